@@ -1,0 +1,103 @@
+//! Definitions: JSON in, every problem or a compiled graph out.
+//!
+//! [`validate`] tells everything that is wrong with a definition, [`canonical`] and [`hash`] give it its
+//! identity, [`compile`] turns the canonical form into the [`Graph`] that the release rule works on. All
+//! four take any JSON whatever and never panic.
+
+mod canonical;
+mod fields;
+mod graph;
+mod links;
+mod problem;
+mod read;
+mod schema;
+mod step;
+mod step_set;
+
+use serde_json::Value;
+
+pub use canonical::{canonical, hash};
+pub use graph::{
+    DelayStep, Edge, EventStep, Graph, Join, Kind, On, OnTimeout, ResultRule, RetryFields, Step,
+    TaskStep,
+};
+pub use problem::Problem;
+pub(crate) use problem::{At, quote};
+pub use schema::schema;
+pub use step_set::StepSet;
+
+use read::Reader;
+
+/// The most steps of a definition.
+pub const MAX_STEPS: usize = 10_000;
+/// The most edges of a definition.
+pub const MAX_EDGES: usize = 100_000;
+/// How deep a definition may nest. Below what serde_json parses (128), and shallow enough for the
+/// recursions over it to stay far from the end of a backend's stack.
+pub const MAX_DEPTH: usize = 100;
+
+/// What only Postgres can tell about a definition.
+pub trait Host {
+    /// Reads an interval as Postgres does; the error is its message.
+    fn interval(&self, text: &str) -> Result<Span, String>;
+
+    /// Is this an SQL/JSON path? The error is Postgres's message.
+    fn jsonpath(&self, text: &str) -> Result<(), String>;
+
+    /// Is this a timestamp? The error is Postgres's message. Without an answer of the host every text is
+    /// taken, and a bad one fails its step when that is released.
+    fn timestamp(&self, _text: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A Postgres interval. Its parts stay apart because only a calendar can add them up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Calendar months.
+    pub months: i32,
+    /// Calendar days.
+    pub days: i32,
+    /// Microseconds.
+    pub micros: i64,
+}
+
+impl Span {
+    /// Its length in microseconds, a day taken as 24 hours; `None` if it has months or is out of range.
+    pub fn fixed_us(&self) -> Option<i64> {
+        const DAY_US: i64 = 86_400_000_000;
+        if self.months != 0 {
+            return None;
+        }
+        (i64::from(self.days) * DAY_US).checked_add(self.micros)
+    }
+}
+
+/// Everything that is wrong with a definition; nothing when it is valid.
+///
+/// A definition over [`MAX_STEPS`], [`MAX_EDGES`] or [`MAX_DEPTH`] gets that one problem only. Where a
+/// problem leaves a question without meaning (prerequisites inside a cycle), the question is not asked.
+pub fn validate(definition: &Value, host: &dyn Host) -> Vec<Problem> {
+    let mut reader = Reader::new(host);
+    if let Some(draft) = step::read(definition, &mut reader) {
+        links::link(&draft, &mut reader);
+    }
+    reader.problems
+}
+
+/// Compiles a definition in [`canonical`] form; the error is what [`validate`] answers.
+///
+/// Steps stand in key order, so the ordinal of a step is its place in the canonical list. The graph's
+/// `hash` is that of `canonical` as given: of another form it would be another identity.
+pub fn compile(canonical: &Value, host: &dyn Host) -> Result<Graph, Vec<Problem>> {
+    let mut reader = Reader::new(host);
+    let Some(mut draft) = step::read(canonical, &mut reader) else {
+        return Err(reader.problems);
+    };
+    draft.steps.sort_by_key(|step| step.key);
+    let links = links::link(&draft, &mut reader);
+    if !reader.problems.is_empty() {
+        return Err(reader.problems);
+    }
+    Ok(graph::build(draft, links, hash(canonical)))
+}

@@ -1,0 +1,309 @@
+//! Claim: ready rows become leases. The only transition that locks no owner; it reads the owner's status in the statement that
+//! leases.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use sayiir_rules::lane;
+
+use crate::engine::{owner, tick};
+use crate::error::{Code, Error, Result};
+use crate::pg::clock::Instant;
+use crate::pg::spi::Session;
+use crate::pg::table::Line;
+use crate::pg::xact;
+use crate::runtime;
+use crate::scope::Scope;
+use crate::store;
+use crate::store::lane::Lane;
+
+/// Range of `max_jobs`.
+pub const MAX_JOBS: i32 = 1000;
+/// Longest `wait` of a function, which pins its caller's snapshot: 10 s.
+pub const MAX_WAIT_US: i64 = 10_000_000;
+/// Up to so many lanes are probed directly, in one statement; more are found by skip scan.
+const DIRECT_LANES: usize = 64;
+/// One claim in so many takes the oldest head of all lanes, so that no lane starves.
+const FAIR_ONE_IN: f64 = 16.0;
+/// A scan from the start of a lane happens at most this often: it finds what a rolled-back claim left behind the cursor.
+const FULL_SCAN_US: i64 = 1_000_000;
+/// … and at most so many times its own cost apart.
+const FULL_SCAN_COST: i64 = 50;
+/// Between two looks of a waiting claim, in milliseconds.
+const POLL_MS: i64 = 100;
+
+pub struct Request<'a> {
+    pub scope: Scope,
+    pub worker: &'a str,
+    /// None = every task.
+    pub tasks: Option<Vec<String>>,
+    pub tags: Vec<String>,
+    pub max_jobs: i32,
+    pub lease_us: Option<i64>,
+    pub wait_us: i64,
+}
+
+/// Leases up to `max_jobs` jobs, waiting at most `wait_us` for the first.
+pub fn claim(session: &Session, request: &Request) -> Result<Vec<Line>> {
+    owner::require_read_committed("job_claim")?;
+    if !(0..=MAX_WAIT_US).contains(&request.wait_us) {
+        return Err(
+            Error::new(Code::WaitTooLong, "wait is more than 10 seconds")
+                .with("max_us", MAX_WAIT_US),
+        );
+    }
+    let deadline = Instant::now().plus_us(request.wait_us);
+    loop {
+        tick::before_claim(session);
+        let jobs = claim_once(session, request);
+        if !jobs.is_empty() {
+            return Ok(jobs);
+        }
+        let left_ms = (deadline.0 - Instant::now().0) / 1000;
+        if left_ms <= 0 {
+            return Ok(jobs);
+        }
+        runtime::wake::wait_for_work(left_ms.min(POLL_MS));
+    }
+}
+
+fn claim_once(session: &Session, request: &Request) -> Vec<Line> {
+    let lanes = store::lane::compatible(
+        session,
+        &request.scope,
+        request.tasks.as_deref(),
+        &request.tags,
+    );
+    let mut taken = Taken {
+        session,
+        request,
+        jobs: Vec::new(),
+    };
+    if lanes.is_empty() {
+        return taken.jobs;
+    }
+    if xact::random01() * FAIR_ONE_IN < 1.0
+        && let Some(oldest) = oldest_lane(session, &lanes)
+    {
+        taken.from(&[oldest], Scan::Full);
+    }
+    if lanes.len() <= DIRECT_LANES {
+        let order = in_turn(lanes.iter().map(|lane| lane.id).collect());
+        taken.from(&order, Scan::FromCursor);
+        if taken.jobs.is_empty() {
+            taken.from(&order, Scan::Full);
+        }
+    } else {
+        by_skip_scan(&mut taken, &lanes);
+    }
+    taken.jobs
+}
+
+/// Walks the lanes that have ready rows, priority first, lanes of one priority in turn.
+fn by_skip_scan(taken: &mut Taken, lanes: &Rc<Vec<Lane>>) {
+    let mine = |id: i64| lanes.binary_search_by_key(&id, |lane| lane.id).is_ok();
+    let mut behind = -1;
+    while taken.wants() > 0 {
+        let Some(found) = store::lease::next_lane(taken.session, behind) else {
+            return;
+        };
+        // Within the priority of the first lane that has work, go on behind the lane served last, then wrap around.
+        let band = lane::priority_of(found);
+        let end = lane::lane_id(band, lane::SEQUENCE_END - 1);
+        let last = LAST_LANE.get();
+        let start = if lane::priority_of(last.max(0)) == band {
+            last
+        } else {
+            found - 1
+        };
+        for (from, to) in [(start, end), (found - 1, start)] {
+            let mut at = from;
+            while taken.wants() > 0 {
+                match store::lease::next_lane(taken.session, at) {
+                    Some(next) if next <= to => {
+                        at = next;
+                        if mine(next) {
+                            taken.from(&[next], Scan::FromCursor);
+                        }
+                    }
+                    _ => break,
+                }
+            }
+        }
+        behind = end;
+    }
+}
+
+thread_local! {
+    /// The lane that this backend took from last: lanes of one priority are served in turn.
+    static LAST_LANE: Cell<i64> = const { Cell::new(-1) };
+    static CURSORS: RefCell<HashMap<i64, Cursor>> = RefCell::new(HashMap::new());
+}
+
+/// Orders lanes by priority, those of one priority beginning behind the one served last.
+fn in_turn(mut lanes: Vec<i64>) -> Vec<i64> {
+    let last = LAST_LANE.get();
+    lanes.sort_by_key(|id| (-lane::priority_of(*id), *id <= last, *id));
+    lanes
+}
+
+fn oldest_lane(session: &Session, lanes: &Rc<Vec<Lane>>) -> Option<i64> {
+    // Of very many lanes a random stretch is asked: over time every lane comes up.
+    let start = if lanes.len() > DIRECT_LANES {
+        (xact::random01() * lanes.len() as f64) as usize
+    } else {
+        0
+    };
+    let asked = lanes
+        .iter()
+        .cycle()
+        .skip(start)
+        .take(lanes.len().min(DIRECT_LANES))
+        .map(|lane| lane.id)
+        .collect();
+    store::lease::heads(session, asked)
+        .into_iter()
+        .min_by_key(|(_, seq)| *seq)
+        .map(|(lane, _)| lane)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scan {
+    /// From the low-water mark of each lane.
+    FromCursor,
+    /// From the start, for the lanes where that is due.
+    Full,
+}
+
+/// A claim in progress.
+struct Taken<'a> {
+    session: &'a Session,
+    request: &'a Request<'a>,
+    jobs: Vec<Line>,
+}
+
+impl Taken<'_> {
+    fn wants(&self) -> i32 {
+        self.request.max_jobs - self.jobs.len() as i32
+    }
+
+    /// Takes from `lanes` in order. Rows whose workflow is not running are parked on the way; then it looks again.
+    fn from(&mut self, lanes: &[i64], scan: Scan) {
+        while self.wants() > 0 {
+            let started = Instant::now();
+            let (lanes, lows): (Vec<i64>, Vec<i64>) = CURSORS.with_borrow_mut(|cursors| {
+                lanes
+                    .iter()
+                    .filter_map(|lane| {
+                        cursors
+                            .entry(*lane)
+                            .or_default()
+                            .start(scan, started)
+                            .map(|low| (*lane, low))
+                    })
+                    .unzip()
+            });
+            if lanes.is_empty() {
+                return;
+            }
+            let (oldest_running, _) = xact::horizon();
+            let request = self.request;
+            let mut rows = store::lease::claim(
+                self.session,
+                lanes.clone(),
+                lows,
+                self.wants(),
+                request.worker,
+                request.lease_us,
+                started,
+            );
+            let place: HashMap<i64, usize> = lanes
+                .iter()
+                .enumerate()
+                .map(|(n, lane)| (*lane, n))
+                .collect();
+            rows.sort_by_key(|row| (place.get(&row.lane).copied(), row.seq));
+            self.move_cursors(&lanes, &rows, scan, oldest_running, started);
+            if let Some(last) = rows.last() {
+                LAST_LANE.set(last.lane);
+            }
+            let parked = rows.iter().any(|row| row.job.is_none());
+            self.jobs.extend(rows.into_iter().filter_map(|row| row.job));
+            if !parked {
+                return;
+            }
+        }
+    }
+
+    fn move_cursors(
+        &self,
+        lanes: &[i64],
+        rows: &[store::lease::Claimed],
+        scan: Scan,
+        oldest_running: u32,
+        started: Instant,
+    ) {
+        let next_xid = xact::next_xid();
+        CURSORS.with_borrow_mut(|cursors| {
+            let cost = Instant::now().0 - started.0;
+            for lane in lanes {
+                let first = rows.iter().find(|row| row.lane == *lane).map(|row| row.seq);
+                let cursor = cursors.entry(*lane).or_default();
+                if scan == Scan::Full {
+                    cursor.next_full = started.plus_us(FULL_SCAN_US.max(FULL_SCAN_COST * cost));
+                }
+                if let Some(first) = first {
+                    cursor.found(first, oldest_running, next_xid);
+                }
+            }
+        });
+    }
+}
+
+/// A lane's low-water mark in this backend: below it, only dead index entries. Under a snapshot that somebody holds open those
+/// cannot be removed, and without the mark every claim would walk them.
+///
+/// A mark set at `first` is trusted once every transaction that ran when it was set has ended: each had drawn its seq after its
+/// xid, so what it inserted below has become visible by then, and the scan that sees it comes from the old mark. What is not
+/// covered, a claim that rolled back, is found by the scans from the start.
+#[derive(Default)]
+struct Cursor {
+    low: i64,
+    /// (mark to be, first xid not assigned when it was seen).
+    next: Option<(i64, u32)>,
+    next_full: Instant,
+}
+
+impl Cursor {
+    fn start(&self, scan: Scan, now: Instant) -> Option<i64> {
+        match scan {
+            Scan::FromCursor => Some(self.low),
+            Scan::Full => (self.low > 0 && now >= self.next_full).then_some(0),
+        }
+    }
+
+    /// A scan whose snapshot saw `oldest_running` as the oldest running xid found `first` as the first free row.
+    fn found(&mut self, first: i64, oldest_running: u32, next_xid: u32) {
+        if first < self.low {
+            *self = Self {
+                low: first,
+                next: None,
+                next_full: self.next_full,
+            };
+        }
+        match self.next {
+            Some((mark, horizon)) if !precedes(oldest_running, horizon) => {
+                self.low = mark.min(first).max(self.low);
+                self.next = Some((first, next_xid));
+            }
+            Some(_) => {}
+            None => self.next = Some((first, next_xid)),
+        }
+    }
+}
+
+/// Xids wrap around: half of the circle precedes.
+fn precedes(a: u32, b: u32) -> bool {
+    (a.wrapping_sub(b) as i32) < 0
+}

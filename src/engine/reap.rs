@@ -1,0 +1,87 @@
+//! Reap: leases that nobody kept alive end. The attempt was counted at claim, so a job that kills its workers is dead-lettered
+//! after max_attempts; it cannot loop for ever.
+
+use std::collections::HashSet;
+
+use pgrx::Uuid;
+use sayiir_rules::retry::FailureKind;
+
+use crate::engine::{fail, owner};
+use crate::error::Result;
+use crate::pg::clock::Instant;
+use crate::pg::spi::Session;
+use crate::store;
+
+/// Leases whose check is due: (job, workflow). No lock.
+pub fn due(session: &Session, max_rows: i32) -> Vec<(Uuid, Option<i64>)> {
+    store::lease::due_checks(session, Instant::now(), max_rows)
+}
+
+/// Ends those of the given leases that have expired; answers (job, disposition).
+pub fn reap(session: &Session, due: &[(Uuid, Option<i64>)]) -> Result<Vec<(Uuid, &'static str)>> {
+    // Sweeps lock owners SKIP LOCKED and come back: a busy owner never holds up the others.
+    let standalone: Vec<Uuid> = due
+        .iter()
+        .filter(|(_, workflow)| workflow.is_none())
+        .map(|(id, _)| *id)
+        .collect();
+    let mut reachable: HashSet<Uuid> = HashSet::new();
+    if !standalone.is_empty() {
+        reachable.extend(store::job::try_lock_standalone(session, standalone));
+    }
+    let mut wanted: Vec<i64> = due.iter().filter_map(|(_, workflow)| *workflow).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let workflows: owner::Locked = if wanted.is_empty() {
+        owner::Locked::new()
+    } else {
+        store::workflow::try_lock(session, wanted)
+            .into_iter()
+            .map(|workflow| (workflow.id, workflow))
+            .collect()
+    };
+    reachable.extend(
+        due.iter()
+            .filter(|(_, workflow)| workflow.is_some_and(|id| workflows.contains_key(&id)))
+            .map(|(id, _)| *id),
+    );
+    if reachable.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<Uuid> = reachable.into_iter().collect();
+    let now = Instant::now();
+    let taken = store::lease::take_expired(session, ids.clone(), now);
+    store::lease::postpone_checks(session, ids, now);
+    let reports: Vec<fail::Report> = taken
+        .iter()
+        .map(|lease| {
+            let timed_out = lease.deadline_at.is_some_and(|deadline| deadline <= now);
+            fail::Report {
+                lease,
+                kind: if timed_out {
+                    FailureKind::Timeout
+                } else {
+                    FailureKind::Expired
+                },
+                error_code: if timed_out {
+                    "job.timeout"
+                } else {
+                    "job.lease_expired"
+                }
+                .to_owned(),
+                error_message: Some(if timed_out {
+                    format!("attempt {} ran longer than its timeout", lease.attempt)
+                } else {
+                    format!("worker {} was silent longer than its lease", lease.worker)
+                }),
+                retry_at: None,
+            }
+        })
+        .collect();
+    let answers = fail::record(session, &workflows, &reports, now)?;
+    Ok(taken
+        .iter()
+        .zip(answers)
+        .map(|(lease, (disposition, _))| (lease.id, disposition))
+        .collect())
+}

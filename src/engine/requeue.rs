@@ -1,0 +1,67 @@
+//! Requeue: a dead-lettered, cancelled or held job runs again as a new run, its attempts counted anew.
+
+use pgrx::Uuid;
+
+use crate::engine::owner;
+use crate::error::{Code, Error, Result};
+use crate::pg::clock::Instant;
+use crate::pg::spi::Session;
+use crate::pg::xact;
+use crate::runtime::wake;
+use crate::scope::Scope;
+use crate::store;
+
+/// Answers (disposition: requeued, mismatch, not_quiet, not_found; run_number).
+pub fn requeue(
+    session: &Session,
+    scope: &Scope,
+    id: Uuid,
+    expected_run: Option<i32>,
+) -> Result<(&'static str, Option<i32>)> {
+    owner::require_read_committed("job_requeue")?;
+    let Some(job) =
+        store::job::owner(session, id).filter(|job| scope.sees(job.organization.as_deref()))
+    else {
+        return Ok(("not_found", None));
+    };
+    match job.workflow {
+        None => store::job::lock_standalone(session, vec![id]),
+        Some(workflow) => drop(store::workflow::lock(session, vec![workflow])),
+    }
+    let now = Instant::now();
+    xact::assign_xid();
+    if store::lease::leased(session, id) {
+        return Ok(("not_quiet", None));
+    }
+    let end = store::job::end(session, id);
+    let run_number = match &end {
+        Some(end) => Some(end.run_number),
+        None => store::job::held_run(session, id),
+    };
+    let Some(run_number) = run_number else {
+        return Ok(("mismatch", None));
+    };
+    if expected_run.is_some_and(|expected| expected != run_number) {
+        return Ok(("mismatch", Some(run_number)));
+    }
+    let requeued = match end {
+        Some(_) if job.workflow.is_some() => {
+            return Err(Error::new(
+                Code::JobNotRequeueable,
+                format!("job {id} is a step that has ended"),
+            )
+            .with("job_id", id.to_string()));
+        }
+        Some(_) => store::job::requeue_ended(session, id, now),
+        None => store::job::requeue_held(session, id),
+    };
+    match requeued {
+        Some(run_number) => {
+            if let Some(task) = store::job::task(session, id) {
+                wake::job_ready(&task);
+            }
+            Ok(("requeued", Some(run_number)))
+        }
+        None => Ok(("mismatch", Some(run_number))),
+    }
+}

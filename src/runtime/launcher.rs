@@ -1,0 +1,266 @@
+//! The launcher: one process that knows which databases there are, and starts a worker where there is something to do.
+//!
+//! It is connected to no database, so it blocks none; it reads the shared catalog `pg_database` only. It decides from shared memory when
+//! a database is due: a timer, writers who notify too often, marks that nobody has sent. A visit now and then is the belt: it finds
+//! databases made from a template or by restore, and what a prepared transaction left. After any exit the server starts it again within
+//! a second; on a standby it starts when recovery ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use pgrx::bgworkers::BackgroundWorkerBuilder;
+use pgrx::{pg_guard, pg_sys};
+
+use super::shmem::{self, DESKS, Database, NEVER, Shared, outcome};
+use crate::pg::clock::Instant;
+use crate::pg::{catalog, latch, process};
+use crate::settings;
+
+const SECOND: i64 = 1_000_000;
+/// A database with the extension is visited at least so often.
+const VISIT_US: i64 = 30 * SECOND;
+/// … when it has no slot, and nobody can say when it is due.
+const VISIT_BLIND_US: i64 = 5 * SECOND;
+/// A database without the extension. One that gets it makes itself known with its first job.
+const VISIT_ABSENT_US: i64 = 60 * SECOND;
+/// After a visit that failed: a second, then twice as long each time.
+const RETRY_US: i64 = SECOND;
+const MAX_RETRY_DOUBLINGS: u32 = 5;
+/// So often the list of databases is read.
+const LIST_US: i64 = 10 * SECOND;
+/// When databases wait, a worker leaves after so long.
+const SHARE_US: i64 = SECOND;
+
+/// Registers the launcher; while the server preloads its libraries.
+pub fn init() {
+    BackgroundWorkerBuilder::new("sayiir launcher")
+        .set_type("sayiir launcher")
+        .set_library("sayiir")
+        .set_function("sayiir_launcher")
+        .enable_spi_access()
+        .set_restart_time(Some(Duration::from_secs(1)))
+        .load();
+}
+
+#[pg_guard]
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn sayiir_launcher(_argument: pg_sys::Datum) {
+    process::become_worker();
+    process::connect(0);
+    let Some(shared) = shmem::shared() else {
+        process::exit_for_restart()
+    };
+    shared.launcher.publish();
+    process::before_exit(at_exit);
+    let mut launcher = Launcher {
+        shared,
+        desks: (process::max_worker_processes() / 2).clamp(1, DESKS),
+        open: BTreeMap::new(),
+        all: BTreeSet::new(),
+        list_at: Instant(0),
+        start_at: Instant(0),
+        databases_setting: None,
+    };
+    loop {
+        shared.launcher_looks_at.store(NEVER, SeqCst);
+        if process::is_stopping() {
+            process::exit_for_restart();
+        }
+        process::answer_interrupts();
+        let until = launcher.look(Instant::now());
+        shared.launcher_looks_at.store(until.0, SeqCst);
+        latch::wait((until.0 - Instant::now().0 + 999) / 1000);
+    }
+}
+
+unsafe extern "C-unwind" fn at_exit(_: c_int, _: pg_sys::Datum) {
+    if let Some(shared) = shmem::shared() {
+        shared.launcher.clear();
+    }
+}
+
+struct Launcher {
+    shared: &'static Shared,
+    /// Half of the server's background workers at most.
+    desks: usize,
+    /// The databases to visit.
+    open: BTreeMap<u32, Known>,
+    /// Every database.
+    all: BTreeSet<u32>,
+    list_at: Instant,
+    /// Not before that: the server had no room for a process.
+    start_at: Instant,
+    databases_setting: Option<String>,
+}
+
+struct Known {
+    name: String,
+    visit_at: Instant,
+    not_before: Instant,
+    failures: u32,
+}
+
+impl Launcher {
+    /// One look around. Returns when the next one is due if nothing happens before.
+    fn look(&mut self, now: Instant) -> Instant {
+        self.clear_desks(now);
+        let in_a_second = now.plus_us(SECOND);
+        if !settings::WORKER.get() {
+            return in_a_second;
+        }
+        let setting = settings::text(&settings::DATABASES);
+        let is_stranger = |oid: u32| !self.all.contains(&oid);
+        if now >= self.list_at
+            || setting != self.databases_setting
+            || self.shared.databases().any(|(oid, _)| is_stranger(oid))
+        {
+            self.databases_setting = setting;
+            match self.read_list() {
+                Ok(()) => self.list_at = now.plus_us(LIST_US),
+                Err(error) => {
+                    pgrx::log!("sayiir: the list of databases cannot be read: {error}");
+                    return in_a_second;
+                }
+            }
+        }
+        let mut due: Vec<(Instant, u32)> = self
+            .open
+            .iter()
+            .filter(|(oid, _)| !self.shared.is_served(**oid))
+            .map(|(oid, known)| (self.due(*oid, known), *oid))
+            .collect();
+        due.sort();
+        let mut next = in_a_second;
+        for (at, oid) in due {
+            if at > now {
+                next = next.min(at);
+                break;
+            }
+            if now < self.start_at {
+                next = next.min(self.start_at);
+                break;
+            }
+            if !self.start(oid, now) {
+                break;
+            }
+        }
+        next
+    }
+
+    /// Learns from the workers that have gone.
+    fn clear_desks(&mut self, now: Instant) {
+        for desk in &self.shared.desks {
+            let made_room = desk.leave.load(SeqCst);
+            let Some((oid, outcome)) = desk.clear(now) else {
+                continue;
+            };
+            let has_slot = self.slots(oid).next().is_some();
+            let Some(known) = self.open.get_mut(&oid) else {
+                continue;
+            };
+            known.failures = if matches!(outcome, outcome::SERVED | outcome::ABSENT) {
+                0
+            } else {
+                known.failures + 1
+            };
+            let (visit_us, pause_us) = match outcome {
+                outcome::SERVED if has_slot => (VISIT_US, if made_room { SHARE_US } else { 0 }),
+                outcome::SERVED => (VISIT_BLIND_US, 0),
+                outcome::ABSENT => (VISIT_ABSENT_US, SECOND),
+                _ => (0, RETRY_US << (known.failures - 1).min(MAX_RETRY_DOUBLINGS)),
+            };
+            known.visit_at = now.plus_us(visit_us);
+            known.not_before = now.plus_us(pause_us);
+        }
+    }
+
+    fn slots(&self, database: u32) -> impl Iterator<Item = &'static Database> {
+        self.shared
+            .databases()
+            .filter(move |(oid, _)| *oid == database)
+            .map(|(_, slot)| slot)
+    }
+
+    /// When this database has to be visited.
+    fn due(&self, oid: u32, known: &Known) -> Instant {
+        let of_slot = |slot: &Database| {
+            if !slot.visited.load(SeqCst) || slot.wanted.load(SeqCst) || slot.marked.load(SeqCst) {
+                i64::MIN
+            } else {
+                slot.next_due.load(SeqCst)
+            }
+        };
+        let due = self
+            .slots(oid)
+            .map(of_slot)
+            .fold(known.visit_at.0, i64::min);
+        Instant(due).max(known.not_before)
+    }
+
+    /// Starts a worker, or makes room for one. False: not now.
+    fn start(&mut self, oid: u32, now: Instant) -> bool {
+        let desks = self.shared.desks.get(..self.desks).unwrap_or_default();
+        let Some(free) = desks.iter().position(|desk| desk.is_free()) else {
+            let longest = desks
+                .iter()
+                .filter_map(|desk| Some((desk.busy_us(now)?, desk)))
+                .max_by_key(|(us, _)| *us);
+            if let Some((us, desk)) = longest
+                && us >= SHARE_US
+            {
+                desk.ask_to_leave();
+            }
+            return false;
+        };
+        let name = self.open.get(&oid).map_or("", |known| known.name.as_str());
+        let started = self.shared.start_worker(free, oid, name);
+        if !started {
+            self.start_at = now.plus_us(RETRY_US);
+        }
+        started
+    }
+
+    /// Reads which databases there are, and gives back the slots of those that are gone.
+    fn read_list(&mut self) -> Result<(), String> {
+        // Slots first: a database whose slot is in use before the list is read, and which is not on it, has been dropped.
+        let slots: Vec<(u32, &Database)> = self.shared.databases().collect();
+        let list = process::transaction(catalog::databases)?;
+        self.all = list.iter().map(|database| database.oid).collect();
+        slots
+            .iter()
+            .filter(|(oid, _)| !self.all.contains(oid))
+            .for_each(|(_, slot)| slot.free());
+        let mut open = BTreeMap::new();
+        for database in list {
+            if database.is_open && is_chosen(self.databases_setting.as_deref(), &database.name) {
+                let before = self.open.remove(&database.oid);
+                let new = Known {
+                    name: String::new(),
+                    visit_at: Instant(0),
+                    not_before: Instant(0),
+                    failures: 0,
+                };
+                open.insert(
+                    database.oid,
+                    Known {
+                        name: database.name,
+                        ..before.unwrap_or(new)
+                    },
+                );
+            }
+        }
+        self.open = open;
+        Ok(())
+    }
+}
+
+/// Whether `sayiir.databases` names the database: `*`, or a list with commas.
+fn is_chosen(setting: Option<&str>, name: &str) -> bool {
+    setting
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+        .any(|word| word == "*" || word == name)
+}

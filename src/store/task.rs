@@ -1,0 +1,149 @@
+//! `task`: defaults of a task.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::args;
+use crate::pg::jsonb::Jsonb;
+use crate::pg::spi::{Row, Session, Statement};
+use crate::pg::types::{BOOL, INT4, INT8, JSONB, TEXT};
+
+/// What a task says of its jobs; None = the engine's default.
+#[derive(Clone, Debug, Default)]
+pub struct Task {
+    pub max_attempts: Option<i32>,
+    pub timeout_us: Option<i64>,
+    pub lease_us: Option<i64>,
+    pub priority: Option<i32>,
+    pub retry_initial_us: Option<i64>,
+    pub retry_factor: Option<f64>,
+    pub retry_max_us: Option<i64>,
+    pub retry_jitter: Option<f64>,
+    pub enabled: bool,
+}
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<(Option<String>, String), Option<Task>>> = RefCell::new(HashMap::new());
+}
+
+pub fn forget() {
+    KNOWN.with_borrow_mut(HashMap::clear);
+}
+
+/// The organization's own definition of the task, else the global one.
+pub fn find(session: &Session, organization: Option<&str>, task: &str) -> Option<Task> {
+    super::cache::watch();
+    let key = (organization.map(str::to_owned), task.to_owned());
+    if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).cloned()) {
+        return known;
+    }
+    // task_task_organization_id_key
+    static FIND: Statement = Statement::new(
+        &[TEXT, TEXT],
+        "SELECT max_attempts, timeout_us, lease_us, priority,
+                sayiir.interval_us(retry ->> 'initial'), (retry ->> 'factor')::float8,
+                sayiir.interval_us(retry ->> 'max'), (retry ->> 'jitter')::float8, enabled
+         FROM sayiir.task
+         WHERE task = $2 AND (organization_id = $1 OR organization_id IS NULL)
+         ORDER BY organization_id NULLS LAST
+         LIMIT 1",
+    );
+    let found = FIND
+        .run(session, args![organization, task])
+        .first()
+        .map(|row: Row| Task {
+            max_attempts: row.opt(1),
+            timeout_us: row.opt(2),
+            lease_us: row.opt(3),
+            priority: row.opt(4),
+            retry_initial_us: row.opt(5),
+            retry_factor: row.opt(6),
+            retry_max_us: row.opt(7),
+            retry_jitter: row.opt(8),
+            enabled: row.get(9),
+        });
+    KNOWN.with_borrow_mut(|known| known.insert(key, found.clone()));
+    found
+}
+
+/// What `task_define` sets; None keeps what is there.
+pub struct Definition<'a> {
+    pub organization: Option<&'a str>,
+    pub task: &'a str,
+    pub max_attempts: Option<i32>,
+    pub timeout_us: Option<i64>,
+    pub lease_us: Option<i64>,
+    pub priority: Option<i32>,
+    pub retry: Option<Jsonb>,
+    pub enabled: Option<bool>,
+    pub options: Option<Jsonb>,
+}
+
+/// Inserts or updates a task's row.
+pub fn define(session: &Session, new: &Definition) {
+    // task_task_organization_id_key
+    static UPSERT: Statement = Statement::new(
+        &[TEXT, TEXT, INT4, INT8, INT8, INT4, JSONB, BOOL, JSONB],
+        "INSERT INTO sayiir.task AS t (organization_id, task, max_attempts, timeout_us, lease_us, priority, retry, enabled, options)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, coalesce($8, true), coalesce($9, '{}'))
+         ON CONFLICT (task, organization_id) DO UPDATE
+         SET max_attempts = coalesce($3, t.max_attempts), timeout_us = coalesce($4, t.timeout_us),
+             lease_us = coalesce($5, t.lease_us), priority = coalesce($6, t.priority), retry = coalesce($7, t.retry),
+             enabled = coalesce($8, t.enabled), options = coalesce($9, t.options), updated_at = clock_timestamp()",
+    );
+    UPSERT.run(
+        session,
+        args![
+            new.organization,
+            new.task,
+            new.max_attempts,
+            new.timeout_us,
+            new.lease_us,
+            new.priority,
+            new.retry,
+            new.enabled,
+            new.options
+        ],
+    );
+    super::cache::changed(c"task");
+}
+
+/// Sets `paused` and answers whether the lanes stand still: paused, or the task disabled.
+pub fn set_paused(session: &Session, organization: Option<&str>, task: &str, paused: bool) {
+    static UPSERT: Statement = Statement::new(
+        &[TEXT, TEXT, BOOL],
+        "INSERT INTO sayiir.task AS t (organization_id, task, paused) VALUES ($1, $2, $3)
+         ON CONFLICT (task, organization_id) DO UPDATE SET paused = $3, updated_at = clock_timestamp()",
+    );
+    UPSERT.run(session, args![organization, task, paused]);
+    super::cache::changed(c"task");
+}
+
+/// Whether the task's lanes stand still: it is paused or disabled.
+pub fn stands_still(session: &Session, organization: Option<&str>, task: &str) -> bool {
+    static READ: Statement = Statement::new(
+        &[TEXT, TEXT],
+        "SELECT paused OR NOT enabled FROM sayiir.task WHERE task = $2 AND organization_id IS NOT DISTINCT FROM $1",
+    );
+    READ.run(session, args![organization, task])
+        .first()
+        .is_some_and(|row| row.get(1))
+}
+
+/// The task's row as `task_info`.
+pub fn info(
+    session: &Session,
+    organization: Option<&str>,
+    task: &str,
+) -> Vec<crate::pg::table::Line> {
+    static READ: Statement = Statement::new(
+        &[TEXT, TEXT],
+        "SELECT task, organization_id, max_attempts, timeout_us * interval '1 microsecond',
+                lease_us * interval '1 microsecond', priority, retry, enabled, paused, options, created_at, updated_at
+         FROM sayiir.task WHERE task = $2 AND organization_id IS NOT DISTINCT FROM $1",
+    );
+    READ.run(session, args![organization, task])
+        .iter()
+        .map(|row| row.keep(session))
+        .collect()
+}

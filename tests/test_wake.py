@@ -1,0 +1,250 @@
+"""Who is told of what a transaction did: listeners by NOTIFY, waiting calls at once, and nobody of what was rolled back."""
+
+import contextlib
+import json
+import threading
+import time
+
+import psycopg
+import pytest
+
+from listening import Listener, finished, workers
+from support import wait_until
+
+ONE_STEP = {"name": "one", "steps": [{"key": "only", "task": "only_task"}]}
+
+
+@contextlib.contextmanager
+def not_preloaded(cluster):
+    with cluster.connect() as conn:
+        conn.execute("ALTER SYSTEM SET shared_preload_libraries = ''")
+    cluster.restart()
+    try:
+        yield
+    finally:
+        with cluster.connect() as conn:
+            conn.execute("ALTER SYSTEM RESET shared_preload_libraries")
+        cluster.restart()
+
+
+@pytest.fixture(scope="module", params=["preloaded", "not preloaded"])
+def server(request, cluster, db):
+    """Both ways to load the library promise the same."""
+    if request.param == "preloaded":
+        yield request.param
+    else:
+        with not_preloaded(cluster):
+            yield request.param
+
+
+@pytest.fixture
+def writer(server, connect):
+    return connect()
+
+
+@pytest.fixture
+def listener(server, connect):
+    return Listener(connect())
+
+
+def start(conn, workflow_id):
+    conn.execute("SELECT sayiir.workflow_start_graph(%s, workflow_id => %s)", [json.dumps(ONE_STEP), workflow_id])
+
+
+def enqueue_many(conn, task, count):
+    conn.execute(
+        "SELECT count(*) FROM sayiir.job_enqueue_many(%s, (SELECT jsonb_agg(g) FROM generate_series(1, %s) g))",
+        [task, count],
+    )
+
+
+@contextlib.contextmanager
+def notifier(cluster, db, writer):
+    """Commits faster than writers should notify themselves, until a worker of the database does it, and then goes on."""
+    stop = threading.Event()
+
+    def commit():
+        with cluster.connect(db) as conn:
+            while not stop.is_set():
+                conn.execute("SELECT sayiir.job_enqueue('busy')")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        with cluster.connect() as conn:
+            yield wait_until(lambda: workers(conn, db))[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_listener_gets_the_task_within_a_second(writer, listener):
+    writer.execute("SELECT sayiir.job_enqueue('resize')")
+    listener.wait_for("resize", timeout=1)
+
+
+def test_1000_jobs_in_bulk_are_one_notification(writer, listener):
+    enqueue_many(writer, "bulk", 1000)
+    assert listener.until_end(writer) == ["bulk"]
+
+
+def test_1000_jobs_of_one_transaction_are_one_notification(writer, listener):
+    writer.execute("SELECT sayiir.job_enqueue('loop') FROM generate_series(1, 1000)")
+    assert listener.until_end(writer) == ["loop"]
+
+
+def test_a_rollback_tells_nothing(writer, listener):
+    with writer.transaction(force_rollback=True):
+        writer.execute("SELECT sayiir.job_enqueue('undone')")
+    assert listener.until_end(writer) == []
+
+
+def test_what_a_savepoint_and_its_parent_said_is_told(writer, listener):
+    with writer.transaction():
+        with writer.transaction(force_rollback=True):
+            writer.execute("SELECT sayiir.job_enqueue('twice')")
+        writer.execute("SELECT sayiir.job_enqueue('twice')")
+    assert listener.until_end(writer) == ["twice"]
+
+
+def test_what_the_parent_said_survives_a_savepoint(writer, listener):
+    with writer.transaction():
+        writer.execute("SELECT sayiir.job_enqueue('before')")
+        with writer.transaction(force_rollback=True):
+            writer.execute("SELECT sayiir.job_enqueue('before')")
+    assert listener.until_end(writer) == ["before"]
+
+
+def test_a_prepared_transaction_can_enqueue(server, connect, writer, listener):
+    other = connect(autocommit=False)
+    for name in ["prepared_kept", "prepared_undone"]:
+        other.tpc_begin(other.xid(1, name, "branch"))
+        other.execute("SELECT sayiir.job_enqueue(%s)", [name])
+        other.tpc_prepare()
+        if name == "prepared_kept":
+            other.tpc_commit()
+        else:
+            other.tpc_rollback()
+    # Nobody is told of it at the commit of a prepared transaction, but the work is there.
+    assert "prepared_undone" not in listener.until_end(writer)
+    claim = "SELECT task FROM sayiir.job_claim('w', '{prepared_kept,prepared_undone}', max_jobs => 10)"
+    assert writer.execute(claim).fetchall() == [("prepared_kept",)]
+
+
+def test_the_end_of_a_workflow_is_told(writer, listener):
+    start(writer, 'a "quoted" wörkflow \\')
+    writer.execute("SELECT sayiir.workflow_cancel(%s)", ['a "quoted" wörkflow \\'])
+    listener.wait(finished('a "quoted" wörkflow \\', "cancelled"), timeout=1)
+
+
+def test_the_longest_names_are_told_whole(writer, listener):
+    task = "ä" * 100
+    workflow_id = '"' * 512
+    writer.execute("SELECT sayiir.job_enqueue(%s)", [task])
+    start(writer, workflow_id)
+    writer.execute("SELECT sayiir.workflow_cancel(%s)", [workflow_id])
+    listener.wait_for(task)
+    listener.wait(finished(workflow_id, "cancelled"))
+
+
+def test_a_large_payload_is_no_obstacle(writer, listener):
+    writer.execute("SELECT sayiir.job_enqueue('large', %s::jsonb)", [json.dumps("€\"'\\" * 200_000)])
+    listener.wait_for("large")
+
+
+def test_too_many_tasks_of_one_transaction_wake_all(writer, listener):
+    writer.execute("SELECT sayiir.job_enqueue('task_' || g) FROM generate_series(1, 1000) g")
+    assert "" in listener.until_end(writer)
+
+
+def test_notify_off_tells_nothing(connect, writer, listener):
+    quiet = connect()
+    quiet.execute("SET sayiir.notify = off")
+    quiet.execute("SELECT sayiir.job_enqueue('quiet')")
+    assert listener.until_end(writer) == []
+
+
+def test_a_waiting_claim_gets_the_job(cluster, db, server, connect, writer):
+    claim = "SELECT task FROM sayiir.job_claim('w', '{awaited}', wait => '10 s')"
+    waiting = connect()
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append((waiting.execute(claim).fetchall(), time.monotonic())))
+    thread.start()
+    asleep = "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = %s"
+    wait_until(lambda: writer.execute(asleep, [waiting.info.backend_pid]).fetchone()[0])
+    enqueued = time.monotonic()
+    writer.execute("SELECT sayiir.job_enqueue('awaited')")
+    thread.join()
+    [(jobs, claimed)] = answers
+    assert jobs == [("awaited",)]
+    assert claimed - enqueued < 1
+
+
+@pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
+def test_a_waiting_claim_can_be_ended(server, connect, writer, end):
+    waiting = connect()
+    errors = []
+
+    def claim():
+        try:
+            waiting.execute("SELECT * FROM sayiir.job_claim('w', '{never}', wait => '10 s')")
+        except psycopg.Error as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=claim)
+    thread.start()
+    asleep = "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = %s"
+    wait_until(lambda: writer.execute(asleep, [waiting.info.backend_pid]).fetchone()[0])
+    writer.execute(f"SELECT {end}(%s)", [waiting.info.backend_pid])
+    thread.join(timeout=2)
+    assert not thread.is_alive() and errors
+
+
+class TestBusy:
+    """Preloaded only: beyond a few commits a second a background worker notifies, and writers do not."""
+
+    def test_a_worker_notifies_for_the_writers(self, cluster, db, connect):
+        writer, listener = connect(), Listener(connect())
+        with notifier(cluster, db, writer) as pid:
+            listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+            for n in range(20):
+                writer.execute("SELECT sayiir.job_enqueue(%s)", [f"served_{n}"])
+                listener.wait_for(f"served_{n}", timeout=1)
+
+    def test_every_task_is_told_or_all_are_woken(self, cluster, db, connect):
+        writer, listener = connect(), Listener(connect())
+        with notifier(cluster, db, writer) as pid:
+            listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+            for n in range(600):
+                listener.seen = []
+                tasks = [f"many_{n}_{m}" for m in range(60)] if n % 100 == 0 else [f"many_{n}"]
+                with writer.transaction():
+                    for task in tasks:
+                        writer.execute("SELECT sayiir.job_enqueue(%s)", [task])
+                if n % 20 == 0:
+                    listener.wait(lambda seen: "" in seen or set(tasks) <= set(seen))  # noqa: B023
+
+    def test_a_rollback_tells_nothing(self, cluster, db, connect):
+        writer, listener = connect(), Listener(connect())
+        with notifier(cluster, db, writer) as pid:
+            listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+            with writer.transaction(force_rollback=True):
+                writer.execute("SELECT sayiir.job_enqueue('undone')")
+            assert set(listener.until_end(writer)) <= {"busy", ""}
+
+    def test_a_terminated_worker_is_replaced(self, cluster, db, connect):
+        writer, listener = connect(), Listener(connect())
+        with notifier(cluster, db, writer) as pid, cluster.connect() as conn:
+            conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+            wait_until(lambda: any(other != pid for other in workers(conn, db)))
+            writer.execute("SELECT sayiir.job_enqueue('still_told')")
+            listener.wait_for("still_told", timeout=1)
+
+    def test_the_worker_leaves_when_it_is_quiet(self, cluster, db, connect):
+        writer = connect()
+        with notifier(cluster, db, writer):
+            pass
+        wait_until(lambda: not workers(writer, db))
+        listener = Listener(connect())
+        writer.execute("SELECT sayiir.job_enqueue('alone')")
+        listener.wait_for("alone", timeout=1)
