@@ -8,10 +8,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Declares the codes once: variant, code, SQLSTATE, hint.
 macro_rules! codes {
-    ($($variant:ident = $code:literal, $state:ident, $hint:literal;)*) => {
+    ($($(#[$note:meta])* $variant:ident = $code:literal, $state:ident, $hint:literal;)*) => {
         /// What went wrong. The code is part of the contract with clients and never changes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Code { $($variant),* }
+        #[allow(dead_code, reason = "one code is raised in PL/pgSQL")]
+        pub enum Code { $($(#[$note])* $variant),* }
 
         impl Code {
             pub fn as_str(self) -> &'static str {
@@ -57,6 +58,7 @@ codes! {
     JobNotEnded = "job.not_ended", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Wait until the job has ended, or pass a timeout.";
     JobUnsuccessful = "job.unsuccessful", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Only a succeeded job has a result; see job_get.";
     JobNotRequeueable = "job.not_requeueable", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "A step that has ended stays ended; start the workflow again.";
+    /// Raised by `job_run`, which is PL/pgSQL.
     HandlerInvalid = "handler.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "Name a function that takes one jsonb and returns jsonb.";
     DefinitionInvalid = "definition.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "SELECT * FROM sayiir.workflow_validate(…) lists every problem.";
     DefinitionNotFound = "definition.not_found", ERRCODE_NO_DATA_FOUND, "Define it with workflow_define, and check the name, version and scope.";
@@ -110,10 +112,6 @@ impl Error {
     pub fn with(mut self, field: &str, value: impl Into<Value>) -> Self {
         self.detail.insert(field.to_owned(), value.into());
         self
-    }
-
-    pub fn code(&self) -> Code {
-        self.code
     }
 
     /// Raises it as a Postgres error.

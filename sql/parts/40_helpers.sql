@@ -18,47 +18,57 @@ COMMENT ON FUNCTION sayiir.role_scope_changed() IS 'Trigger of role_scope: backe
 CREATE TRIGGER role_scope_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON sayiir.role_scope
 FOR EACH STATEMENT EXECUTE FUNCTION sayiir.role_scope_changed();
 
--- SECURITY INVOKER and no SET clause: the handler runs with its caller's rights and settings. Everything else it does, it does
--- through functions that the caller may call. A job is a savepoint; more than 24 would overflow the backend's cache of them.
-CREATE FUNCTION sayiir.job_run(task text, handler regproc, max_jobs int DEFAULT 1) RETURNS bigint
-LANGUAGE plpgsql
+CREATE FUNCTION sayiir.job_run_call(handler regproc, max_jobs int) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp
 AS $$
 DECLARE
-    job sayiir.claimed_job;
-    output jsonb;
     call text;
-    done bigint := 0;
-    state text;
-    message text;
 BEGIN
     IF max_jobs IS NULL OR max_jobs NOT BETWEEN 1 AND 24 THEN
         RAISE EXCEPTION 'max_jobs is %, not 1 to 24', coalesce(max_jobs::text, 'NULL') USING
             ERRCODE = '22023',
-            DETAIL = '{"code":"argument.out_of_range","argument":"max_jobs"}',
+            DETAIL = '{"argument":"max_jobs","code":"argument.out_of_range"}',
             HINT = 'Pass a value within the range named in the message.';
     END IF;
-    SELECT pg_catalog.format('SELECT %I.%I($1)', n.nspname, p.proname) INTO call
-    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE p.oid = handler AND p.prokind = 'f' AND NOT p.proretset
-        AND p.proargtypes[0] = 'pg_catalog.jsonb'::pg_catalog.regtype AND p.pronargs = 1
-        AND p.prorettype = 'pg_catalog.jsonb'::pg_catalog.regtype;
+    SELECT format('SELECT %I.%I($1)', n.nspname, p.proname) INTO call
+    FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE p.oid = handler AND p.prokind = 'f' AND NOT p.proretset AND p.pronargs = 1
+        AND p.proargtypes[0] = 'jsonb'::regtype AND p.prorettype = 'jsonb'::regtype;
     IF call IS NULL THEN
         RAISE EXCEPTION 'handler % is not a function of one jsonb that returns jsonb', coalesce(handler::text, 'NULL') USING
             ERRCODE = '22023',
-            DETAIL = '{"code":"handler.invalid","argument":"handler"}',
+            DETAIL = '{"argument":"handler","code":"handler.invalid"}',
             HINT = 'Name a function that takes one jsonb and returns jsonb.';
     END IF;
+    RETURN call;
+END
+$$;
+COMMENT ON FUNCTION sayiir.job_run_call(regproc, int) IS 'Checks the arguments of job_run; answers the call of the handler as SQL text, by its qualified name.';
+
+-- SECURITY INVOKER and no SET clause: the handler runs with its caller's rights and settings, under the caller's search_path, so
+-- everything else here is qualified. A job is a savepoint; more than 24 would overflow the backend's cache of them.
+CREATE FUNCTION sayiir.job_run(task text, handler regproc, max_jobs int DEFAULT 1) RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    call CONSTANT pg_catalog.text := sayiir.job_run_call(handler, max_jobs);
+    job sayiir.claimed_job;
+    output pg_catalog.jsonb;
+    done pg_catalog.int8 := 0;
+    state pg_catalog.text;
+    message pg_catalog.text;
+BEGIN
     FOR job IN
-        SELECT * FROM sayiir.job_claim('job_run/' || pg_catalog.pg_backend_pid(), ARRAY[task], max_jobs)
+        SELECT * FROM sayiir.job_claim(pg_catalog.format('job_run/%s', pg_catalog.pg_backend_pid()), ARRAY[task], max_jobs)
     LOOP
         BEGIN
             EXECUTE call INTO output USING job.input;
             PERFORM sayiir.job_complete(job.job_id, job.epoch, output);
         EXCEPTION WHEN OTHERS THEN
             GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT;
-            PERFORM 1 FROM sayiir.job_fail(job.job_id, job.epoch, state, message);
+            PERFORM FROM sayiir.job_fail(job.job_id, job.epoch, state, message);
         END;
-        done := done + 1;
+        done := done OPERATOR(pg_catalog.+) 1;
     END LOOP;
     RETURN done;
 END

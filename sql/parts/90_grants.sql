@@ -19,7 +19,7 @@ DECLARE
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
-        'job_release', 'job_run', 'job_reap', 'tick', 'next_due'];
+        'job_release', 'job_run', 'job_run_call', 'job_reap', 'tick', 'next_due'];
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',

@@ -107,7 +107,7 @@ pub fn options(value: Option<Jsonb>, known: &[&str]) -> Result<Map<String, Value
     let Some(value) = value else {
         return Ok(Map::new());
     };
-    let Value::Object(fields) = value.to_value() else {
+    let Some(Value::Object(fields)) = value.to_value() else {
         return Err(
             Error::new(Code::ArgumentInvalid, "options is not an object")
                 .with("argument", "options"),

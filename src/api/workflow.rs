@@ -2,7 +2,7 @@
 
 use pgrx::datum::{Interval, TimestampWithTimeZone};
 use pgrx::pg_extern;
-use sayiir_rules::definition::validate;
+use sayiir_rules::definition::{parse, validate};
 use sayiir_rules::ids;
 use serde_json::json;
 
@@ -49,7 +49,10 @@ fn workflow_define(
 #[pg_extern(sql = false)]
 fn workflow_validate(definition: Option<Jsonb>) -> Table {
     let definition = required("definition", definition).or_raise();
-    let problems = validate(&definition.to_value(), &Checked);
+    let problems = match parse(&definition.to_text()) {
+        Ok(definition) => validate(&definition, &Checked),
+        Err(problem) => vec![problem],
+    };
     Table(
         problems
             .into_iter()

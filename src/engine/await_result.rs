@@ -8,6 +8,7 @@ use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::Session;
 use crate::pg::xact;
+use crate::runtime::wake;
 use crate::scope::Scope;
 use crate::store;
 use crate::store::workflow::Seen;
@@ -16,7 +17,11 @@ use crate::store::workflow::Seen;
 const POLL_MS: i64 = 20;
 
 /// Looks until `look` has an answer or the time is up; always once, and once more at the deadline.
-fn poll<T>(timeout_us: i64, mut look: impl FnMut() -> Result<Option<T>>) -> Result<Option<T>> {
+fn poll<T>(
+    timeout_us: i64,
+    mut look: impl FnMut() -> Result<Option<T>>,
+    sleep: impl Fn(i64),
+) -> Result<Option<T>> {
     if !(0..=claim::MAX_WAIT_US).contains(&timeout_us) {
         return Err(
             Error::new(Code::WaitTooLong, "timeout is not between 0 and 10 seconds")
@@ -33,7 +38,7 @@ fn poll<T>(timeout_us: i64, mut look: impl FnMut() -> Result<Option<T>>) -> Resu
         if answer.is_some() || left_ms <= 0 {
             return Ok(answer);
         }
-        xact::sleep_ms(left_ms.min(POLL_MS));
+        sleep(left_ms.min(POLL_MS));
     }
 }
 
@@ -52,10 +57,13 @@ pub fn wait(
     workflow_id: &str,
     timeout_us: i64,
 ) -> Result<String> {
-    let ended = poll(timeout_us, || {
+    let look = || {
         let seen = see(session, scope, workflow_id)?;
         refuse_own(&seen, workflow_id, timeout_us)?;
         Ok(ended(&seen).then_some(seen.status))
+    };
+    let ended = poll(timeout_us, look, |ms| {
+        wake::wait_for_workflow(workflow_id, ms)
     })?;
     match ended {
         Some(status) => Ok(status),
@@ -85,10 +93,13 @@ pub fn workflow_result(
             &first,
         ));
     }
-    let seen = poll(timeout_us, || {
+    let look = || {
         let seen = see(session, scope, workflow_id)?;
         refuse_own(&seen, workflow_id, timeout_us)?;
         Ok(ended(&seen).then_some(seen))
+    };
+    let seen = poll(timeout_us, look, |ms| {
+        wake::wait_for_workflow(workflow_id, ms)
     })?;
     let Some(seen) = seen else {
         return Err(refuse(
@@ -133,9 +144,8 @@ pub fn job_result(
     id: pgrx::Uuid,
     timeout_us: i64,
 ) -> Result<Option<Jsonb>> {
-    let end = poll(timeout_us, || {
-        store::job::result(session, id, scope).ok_or_else(|| owner::job_not_found(id))
-    })?;
+    let look = || store::job::result(session, id, scope).ok_or_else(|| owner::job_not_found(id));
+    let end = poll(timeout_us, look, xact::sleep_ms)?;
     match end {
         None => Err(
             Error::new(Code::JobNotEnded, format!("job {id} has not ended"))

@@ -13,7 +13,7 @@ use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
 use crate::pg::table::Line;
 use crate::pg::xact;
-use crate::runtime;
+use crate::runtime::wake;
 use crate::scope::Scope;
 use crate::store;
 use crate::store::lane::Lane;
@@ -64,7 +64,10 @@ pub fn claim(session: &Session, request: &Request) -> Result<Vec<Line>> {
         if left_ms <= 0 {
             return Ok(jobs);
         }
-        runtime::wake::wait_for_work(left_ms.min(POLL_MS));
+        match &request.tasks {
+            Some(tasks) => wake::wait_for_job(tasks, left_ms.min(POLL_MS)),
+            None => wake::wait_for_work(left_ms.min(POLL_MS)),
+        }
     }
 }
 
@@ -86,7 +89,7 @@ fn claim_once(session: &Session, request: &Request) -> Vec<Line> {
     if xact::random01() * FAIR_ONE_IN < 1.0
         && let Some(oldest) = oldest_lane(session, &lanes)
     {
-        taken.from(&[oldest], Scan::Full);
+        taken.from(&[oldest], Scan::FromCursor);
     }
     if lanes.len() <= DIRECT_LANES {
         let order = in_turn(lanes.iter().map(|lane| lane.id).collect());

@@ -18,8 +18,8 @@ pub fn load(session: &Session, hash: &[u8]) -> Result<Rc<Graph>> {
     }
     let body = store::definition::body(session, hash)
         .ok_or_else(|| Error::new(Code::InternalState, "a workflow's definition is not stored"))?;
-    let graph =
-        definition::compile(&body.to_value(), &Stored).map_err(|problems| invalid(&problems))?;
+    let body = read(body)?;
+    let graph = definition::compile(&body, &Stored).map_err(|problems| invalid(&problems))?;
     if graph.hash[..] != *hash {
         return Err(Error::new(
             Code::InternalState,
@@ -31,7 +31,7 @@ pub fn load(session: &Session, hash: &[u8]) -> Result<Rc<Graph>> {
 
 /// Checks and compiles a definition, and makes sure that it is stored.
 pub fn store(session: &Session, definition: Jsonb) -> Result<Rc<Graph>> {
-    let canonical = definition::canonical(&definition.to_value());
+    let canonical = definition::canonical(&read(definition)?);
     let hash = definition::hash(&canonical);
     let graph = match store::definition::cached(&hash) {
         Some(graph) => graph,
@@ -45,6 +45,10 @@ pub fn store(session: &Session, definition: Jsonb) -> Result<Rc<Graph>> {
         store::definition::insert(session, &graph, Jsonb::from_value(&canonical));
     }
     Ok(graph)
+}
+
+fn read(definition: Jsonb) -> Result<Value> {
+    definition::parse(&definition.to_text()).map_err(|problem| invalid(&[problem]))
 }
 
 /// Refuses a definition with all its problems in DETAIL.

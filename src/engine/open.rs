@@ -7,7 +7,6 @@ use sayiir_rules::lane;
 use sayiir_rules::release::Outcome;
 use sayiir_rules::template::Template;
 use sayiir_rules::workflow::WorkflowState;
-use serde_json::Value;
 
 use crate::engine::enqueue::{self, PolicyRequest};
 use crate::error::Result;
@@ -183,9 +182,12 @@ fn time_path(step: &Step) -> Option<&Template> {
 
 /// A condition that does not hold, as the place where the step ends. Unknown is false.
 fn refused(answer: Option<Jsonb>) -> Option<Place> {
-    match answer.map_or(Value::Null, Jsonb::to_value) {
-        Value::Bool(true) => None,
-        Value::Bool(false) | Value::Null => Some(Place::End {
+    match answer
+        .map_or_else(|| "null".to_owned(), Jsonb::to_text)
+        .as_str()
+    {
+        "true" => None,
+        "false" | "null" => Some(Place::End {
             state: "skipped",
             output: None,
             error_code: None,
@@ -194,8 +196,17 @@ fn refused(answer: Option<Jsonb>) -> Option<Place> {
         }),
         other => Some(failed(
             "definition.not_boolean",
-            format!("when gave {other}, not true or false"),
+            format!("when gave {}, not true or false", cut(other)),
         )),
+    }
+}
+
+/// The beginning of a text that may be long.
+fn cut(text: &str) -> String {
+    const SHOWN: usize = 60;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -280,11 +291,9 @@ fn await_time(
     from: Instant,
     now: Instant,
 ) -> Place {
-    let text = answer.map(Jsonb::to_value);
-    let text = match &text {
-        Some(Value::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
+    let text: Option<String> =
+        answer.and_then(|value| serde_json::from_str(&value.to_text()).ok());
+    let text = text.as_deref();
     let due = match step {
         DelayStep::For(span) => Ok(*span).map(|span| store::step::add_span(session, from, span)),
         DelayStep::Until(text) => input::try_timestamp(text).map(Some),

@@ -1,6 +1,6 @@
 //! The owner row: every transition of a job except a plain claim locks it first, then reads everything else again.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use pgrx::Uuid;
 
@@ -10,8 +10,8 @@ use crate::pg::xact;
 use crate::store;
 use crate::store::workflow::Workflow;
 
-/// The workflows that a call locked, by key.
-pub type Locked = HashMap<i64, Workflow>;
+/// The workflows that a call locked, by key; in key order, so that what follows the locks comes in one order too.
+pub type Locked = BTreeMap<i64, Workflow>;
 
 /// What runs after a lock must see what the lock waited for: a fixed snapshot does not.
 pub fn require_read_committed(what: &str) -> Result<()> {

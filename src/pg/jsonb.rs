@@ -40,9 +40,9 @@ impl Jsonb {
         }
     }
 
-    /// The document as a value tree; for definitions and conditions, never for payloads that pass through.
-    pub fn to_value(self) -> serde_json::Value {
-        serde_json::from_str(&self.to_text()).expect("jsonb_out prints JSON")
+    /// The document as a value tree; for options, never for payloads that pass through. None = nested deeper than 127.
+    pub fn to_value(self) -> Option<serde_json::Value> {
+        serde_json::from_str(&self.to_text()).ok()
     }
 
     /// A copy that outlives the SPI session: detoasted, in `context`.

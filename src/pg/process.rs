@@ -94,14 +94,17 @@ pub fn exit_for_restart() -> ! {
 }
 
 /// Does what has to be done between two things: barriers (DROP DATABASE waits for every process to answer), termination, settings.
-pub fn answer_interrupts() {
+/// True: the settings were read again.
+pub fn answer_interrupts() -> bool {
     pgrx::check_for_interrupts!();
     // SAFETY: a flag of this process, which a signal handler sets; the settings are read outside of transactions.
     unsafe {
-        if (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0 {
+        let has_arrived = (&raw const pg_sys::ConfigReloadPending).read_volatile() != 0;
+        if has_arrived {
             (&raw mut pg_sys::ConfigReloadPending).write_volatile(0);
             pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP);
         }
+        has_arrived
     }
 }
 

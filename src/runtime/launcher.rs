@@ -28,7 +28,7 @@ const VISIT_ABSENT_US: i64 = 60 * SECOND;
 /// After a visit that failed: a second, then twice as long each time.
 const RETRY_US: i64 = SECOND;
 const MAX_RETRY_DOUBLINGS: u32 = 5;
-/// So often the list of databases is read.
+/// So often the list of databases is read; also after SIGHUP, and when a database appears that is not on it.
 const LIST_US: i64 = 10 * SECOND;
 /// When databases wait, a worker leaves after so long.
 const SHARE_US: i64 = SECOND;
@@ -61,14 +61,15 @@ pub extern "C-unwind" fn sayiir_launcher(_argument: pg_sys::Datum) {
         all: BTreeSet::new(),
         list_at: Instant(0),
         start_at: Instant(0),
-        databases_setting: None,
     };
     loop {
         shared.launcher_looks_at.store(NEVER, SeqCst);
         if process::is_stopping() {
             process::exit_for_restart();
         }
-        process::answer_interrupts();
+        if process::answer_interrupts() {
+            launcher.list_at = Instant(0);
+        }
         let until = launcher.look(Instant::now());
         shared.launcher_looks_at.store(until.0, SeqCst);
         latch::wait((until.0 - Instant::now().0 + 999) / 1000);
@@ -92,7 +93,6 @@ struct Launcher {
     list_at: Instant,
     /// Not before that: the server had no room for a process.
     start_at: Instant,
-    databases_setting: Option<String>,
 }
 
 struct Known {
@@ -110,13 +110,12 @@ impl Launcher {
         if !settings::WORKER.get() {
             return in_a_second;
         }
-        let setting = settings::text(&settings::DATABASES);
-        let is_stranger = |oid: u32| !self.all.contains(&oid);
         if now >= self.list_at
-            || setting != self.databases_setting
-            || self.shared.databases().any(|(oid, _)| is_stranger(oid))
+            || self
+                .shared
+                .databases()
+                .any(|(oid, _)| !self.all.contains(&oid))
         {
-            self.databases_setting = setting;
             match self.read_list() {
                 Ok(()) => self.list_at = now.plus_us(LIST_US),
                 Err(error) => {
@@ -232,9 +231,10 @@ impl Launcher {
             .iter()
             .filter(|(oid, _)| !self.all.contains(oid))
             .for_each(|(_, slot)| slot.free());
+        let chosen = settings::text(&settings::DATABASES).unwrap_or_default();
         let mut open = BTreeMap::new();
         for database in list {
-            if database.is_open && is_chosen(self.databases_setting.as_deref(), &database.name) {
+            if database.is_open && is_chosen(&chosen, &database.name) {
                 let before = self.open.remove(&database.oid);
                 let new = Known {
                     name: String::new(),
@@ -257,9 +257,8 @@ impl Launcher {
 }
 
 /// Whether `sayiir.databases` names the database: `*`, or a list with commas.
-fn is_chosen(setting: Option<&str>, name: &str) -> bool {
+fn is_chosen(setting: &str, name: &str) -> bool {
     setting
-        .unwrap_or_default()
         .split(',')
         .map(str::trim)
         .any(|word| word == "*" || word == name)

@@ -39,11 +39,6 @@ pub fn init() {
     }
 }
 
-/// Whether the library is in `shared_preload_libraries`.
-pub fn preloaded() -> bool {
-    shmem::shared().is_some()
-}
-
 /// Whether the caller should do housekeeping: true at most once a second, for one caller of each database (not preloaded: of each
 /// backend).
 pub fn sweep_is_due() -> bool {

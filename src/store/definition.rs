@@ -174,7 +174,6 @@ fn task(kind: &Kind) -> Option<String> {
 pub struct Version {
     pub version: i32,
     pub hash: Vec<u8>,
-    pub active: bool,
     /// Under the asked organization, not taken from the global ones.
     pub own: bool,
 }
@@ -189,13 +188,13 @@ pub fn find(
     // definition_version_name_version_organization_id_key, definition_version_active
     static ACTIVE: Statement = Statement::new(
         &[TEXT, TEXT],
-        "SELECT version, definition_hash, active, organization_id IS NOT DISTINCT FROM $1 FROM sayiir.definition_version
+        "SELECT version, definition_hash, organization_id IS NOT DISTINCT FROM $1 FROM sayiir.definition_version
          WHERE name = $2 AND active AND (organization_id = $1 OR organization_id IS NULL)
          ORDER BY organization_id NULLS LAST LIMIT 1",
     );
     static ONE: Statement = Statement::new(
         &[TEXT, TEXT, INT4],
-        "SELECT version, definition_hash, active, organization_id IS NOT DISTINCT FROM $1 FROM sayiir.definition_version
+        "SELECT version, definition_hash, organization_id IS NOT DISTINCT FROM $1 FROM sayiir.definition_version
          WHERE name = $2 AND version = $3 AND (organization_id = $1 OR organization_id IS NULL)
          ORDER BY organization_id NULLS LAST LIMIT 1",
     );
@@ -206,8 +205,7 @@ pub fn find(
     rows.first().map(|row| Version {
         version: row.get(1),
         hash: row.get(2),
-        active: row.get(3),
-        own: row.get(4),
+        own: row.get(3),
     })
 }
 

@@ -22,8 +22,11 @@ pub struct Task {
     pub enabled: bool,
 }
 
+/// (organization, task)
+type Key = (Option<String>, String);
+
 thread_local! {
-    static KNOWN: RefCell<HashMap<(Option<String>, String), Option<Task>>> = RefCell::new(HashMap::new());
+    static KNOWN: RefCell<HashMap<Key, Option<Task>>> = RefCell::new(HashMap::new());
 }
 
 pub fn forget() {

@@ -3,12 +3,10 @@
 use serde_json::{Map, Number, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::read::whole;
-
 /// The canonical form: what is written differently and means the same becomes the same.
 ///
 /// Steps are sorted by key, `after` is sorted and expanded to `{"step", "on"}` (`release` is read as
-/// `on`), numbers are normalised (1.0 → 1). Defaults are not filled in: a default that changes later must
+/// `on`), numbers are normalised (1.0 → 1) and keep all their digits. Defaults are not filled in: a default that changes later must
 /// not change what was stored. What is not a definition comes back with its numbers normalised.
 pub fn canonical(definition: &Value) -> Value {
     let mut definition = normalised(definition);
@@ -56,20 +54,48 @@ fn normalised(value: &Value) -> Value {
     }
 }
 
+/// Digits and no more: no exponent, no zeros that say nothing, no minus before zero. It works on the text, because a double
+/// would round long numbers.
 fn normal_number(number: &Number) -> Number {
-    const U64_END: f64 = 18_446_744_073_709_551_616.0; // 2^64
-    if number.is_u64() {
-        return number.clone();
-    }
-    if let Some(whole) = whole(number) {
-        return whole.into();
-    }
-    match number.as_f64() {
-        Some(float) if float.fract() == 0.0 && (0.0..U64_END).contains(&float) => {
-            (float as u64).into()
-        }
+    let text = number.to_string();
+    match plain(&text) {
+        Some(plain) if plain != text => plain.parse().unwrap_or_else(|_| number.clone()),
         _ => number.clone(),
     }
+}
+
+/// `-0.10e2` → `-10`; `None` for an exponent beyond what jsonb holds.
+fn plain(text: &str) -> Option<String> {
+    const LARGEST: i64 = 131_072;
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, exponent.parse::<i64>().ok()?),
+        None => (text, 0),
+    };
+    if !(-LARGEST..=LARGEST).contains(&exponent) {
+        return None;
+    }
+    let unsigned = mantissa.trim_start_matches('-');
+    let (whole, fraction) = unsigned.split_once('.').unwrap_or((unsigned, ""));
+    let mut digits = format!("{whole}{fraction}");
+    let mut point = whole.len() as i64 + exponent;
+    if point < 0 {
+        digits.insert_str(0, &"0".repeat(point.unsigned_abs() as usize));
+        point = 0;
+    }
+    let point = point as usize;
+    if digits.len() < point {
+        digits.push_str(&"0".repeat(point - digits.len()));
+    }
+    let whole = digits[..point].trim_start_matches('0');
+    let fraction = digits[point..].trim_end_matches('0');
+    let sign = if mantissa.starts_with('-') && !(whole.is_empty() && fraction.is_empty()) {
+        "-"
+    } else {
+        ""
+    };
+    let whole = if whole.is_empty() { "0" } else { whole };
+    let dot = if fraction.is_empty() { "" } else { "." };
+    Some(format!("{sign}{whole}{dot}{fraction}"))
 }
 
 /// The identity of a definition: SHA-256 of the compact JSON of its [`canonical`] form, object keys sorted.
@@ -87,11 +113,7 @@ fn write(value: &Value, out: &mut String) {
         Value::Null => out.push_str("null"),
         Value::Bool(true) => out.push_str("true"),
         Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => match number.as_f64() {
-            // The shortest digits that read back as the same float, never with an exponent.
-            Some(float) if number.is_f64() => out.push_str(&float.to_string()),
-            _ => out.push_str(&number.to_string()),
-        },
+        Value::Number(number) => out.push_str(&number.to_string()),
         Value::String(text) => write_text(text, out),
         Value::Array(items) => write_list(out, '[', ']', items, write),
         Value::Object(fields) => {
@@ -160,6 +182,30 @@ mod tests {
                 {"key": "b", "task": "t", "after": [{"step": "a", "on": "success"}, {"step": "c", "on": "failure"}]},
                 {"key": "c", "task": "t"}]})
         );
+    }
+
+    #[test]
+    fn numbers_are_plain() {
+        for (text, expected) in [
+            ("0", "0"),
+            ("-0", "0"),
+            ("-0.00", "0"),
+            ("0e5", "0"),
+            ("1.0", "1"),
+            ("1.50", "1.5"),
+            ("-0.10e2", "-10"),
+            ("12345678901234567890.12345678901234567890", "12345678901234567890.1234567890123456789"),
+            ("1e3", "1000"),
+            ("1.5E+1", "15"),
+            ("-1e-7", "-0.0000001"),
+            ("120e-1", "12"),
+            ("0.001e1", "0.01"),
+        ] {
+            assert_eq!(plain(text).as_deref(), Some(expected), "{text}");
+        }
+        assert_eq!(plain("1e131073"), None);
+        assert_eq!(plain("1e99999999999999999999"), None);
+        assert_eq!(plain(&format!("1e{}", 400)), Some(format!("1{}", "0".repeat(400))));
     }
 
     #[test]

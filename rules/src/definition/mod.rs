@@ -73,6 +73,25 @@ impl Span {
     }
 }
 
+/// Reads the JSON text of a definition. What is nested too deep to be read has that one problem.
+pub fn parse(text: &str) -> Result<Value, Problem> {
+    serde_json::from_str(text).map_err(|error| {
+        let (code, message) = if error.to_string().contains("recursion limit") {
+            (
+                "definition.too_large",
+                format!("nested deeper than {MAX_DEPTH}"),
+            )
+        } else {
+            ("definition.invalid_json", error.to_string())
+        };
+        Problem {
+            pointer: String::new(),
+            code,
+            message,
+        }
+    })
+}
+
 /// Everything that is wrong with a definition; nothing when it is valid.
 ///
 /// A definition over [`MAX_STEPS`], [`MAX_EDGES`] or [`MAX_DEPTH`] gets that one problem only. Where a
@@ -100,4 +119,22 @@ pub fn compile(canonical: &Value, host: &dyn Host) -> Result<Graph, Vec<Problem>
         return Err(reader.problems);
     }
     Ok(graph::build(draft, links, hash(canonical)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_read_is_a_problem() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let problem = parse(&deep).expect_err("too deep");
+        assert_eq!(problem.code, "definition.too_large");
+        // A double has no 1e400; a definition has.
+        assert!(parse("[1e400]").is_ok());
+        // How serde_json wraps its own numbers; in a document it is only a strange object.
+        let wrapped = r#"{"$serde_json::private::Number": "x"}"#;
+        let problem = parse(wrapped).expect_err("no number");
+        assert_eq!(problem.code, "definition.invalid_json");
+    }
 }
