@@ -6,7 +6,7 @@ export PG INPUT
 MAJORS := 15 16 17 18
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cluster psql stop clean-cluster demo test test-rules test-sql test-all lint bench package
+.PHONY: help setup build cluster psql stop clean-cluster demo test test-rules test-sql test-all lint bench api-page package
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lint: ## check formatting, lints, the generated script and its safety
 
 bench: ## run the benchmarks on a release build (B='…' goes to bench/run)
 	@PROFILE=release scripts/with-cluster bench/run $(B)
+
+api-page: ## write docs/api.md from the comments in the database
+	@scripts/with-cluster target/venv/bin/python tests/api_page.py
 
 package: ## make a tarball and a .deb for PG below target/package
 	@scripts/package

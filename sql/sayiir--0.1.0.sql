@@ -132,6 +132,16 @@ COMMENT ON TYPE sayiir.error_code IS 'An error code of the engine: stable code (
 CREATE TYPE sayiir.sweep AS (kind text, done bigint);
 COMMENT ON TYPE sayiir.sweep IS 'What one sweep of tick() did.';
 
+CREATE TYPE sayiir.explanation AS (step text, status text, why text, until timestamptz);
+COMMENT ON TYPE sayiir.explanation IS 'One reason why a workflow is not moving, or how it ended. step NULL = the workflow itself.';
+
+CREATE TYPE sayiir.statistic AS (name text, value numeric);
+COMMENT ON TYPE sayiir.statistic IS 'One number of stats(). The unit is in the name: _seconds, _bytes; a count otherwise.';
+
+CREATE TYPE sayiir.finding AS (severity text, code text, message text, hint text);
+COMMENT ON TYPE sayiir.finding IS 'One finding of doctor(). severity: error (an invariant is broken), warning (something is going wrong), info.';
+COMMENT ON COLUMN sayiir.explanation.until IS 'When it changes by itself: end of the lease, retry, timeout, deadline; NULL = it does not.';
+
 -- sql/parts/20_tables.sql
 
 -- Wide tables are written once; hot tables hold only what is claimable, leased or waiting.
@@ -172,8 +182,7 @@ CREATE TABLE sayiir.lane (
     organization_id text,
     task text NOT NULL,
     priority int NOT NULL,
-    tags text[] NOT NULL,
-    paused boolean NOT NULL DEFAULT false
+    tags text[] NOT NULL
 );
 COMMENT ON TABLE sayiir.lane IS 'The queue of one (organization, task, priority, tag set). No unique constraint: two lanes of one key, made by a race, are treated alike, so no enqueuer waits for another.';
 CREATE INDEX lane_task ON sayiir.lane (task);
@@ -743,6 +752,11 @@ AS 'MODULE_PATHNAME', 'workflow_delete_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
 COMMENT ON FUNCTION sayiir.workflow_delete(text, text) IS 'Deletes a finished workflow with its steps, events and history; false when there is none. Errors: workflow.not_finished.';
 
+CREATE FUNCTION sayiir.workflow_lock(workflow_ids text[], organization_id text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'workflow_lock_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflows up front, in order, until the transaction ends: for a transaction that calls on several of them. Errors: workflow.not_found.';
+
 -- Engine
 
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
@@ -854,29 +868,26 @@ END
 $$;
 COMMENT ON FUNCTION sayiir.job_run(text, regproc, int) IS 'Claims up to max_jobs (1-24) jobs of a task and runs handler(jsonb) returns jsonb for each with the caller''s rights, in this transaction: the handler''s writes and the completion commit together. An error of the handler rolls its writes back and is job_fail with its SQLSTATE. Answers how many jobs it took. Errors: handler.invalid, argument.out_of_range.';
 
--- sql/parts/60_reads.sql
+-- sql/parts/50_derived.sql
 
--- Functions that only read. Each is one statement, so it sees one moment, and asks sayiir.scope_sees whose rows the caller
--- may see. Where a workflow_id names several workflows (sayiir.scope = all, one in each organization), workflow_get shows
--- all of them and the other functions take the global one, else the first by organization_id.
---
--- The workflow is looked up first, and everything else compared with it as one value (workflow = (SELECT …)): joined instead,
--- the planner may begin with all workflows.
---
--- workflow_now, job_now and step_now say in one place what is derived when read. They have no scope and no grants: the
--- functions here and the views in 70_views.sql add the scope.
+-- lane_now, workflow_now, job_now and step_now say in one place what is derived when read. They have no scope and no grants: the
+-- functions and views that follow add the scope.
 
-CREATE TYPE sayiir.explanation AS (step text, status text, why text, until timestamptz);
-COMMENT ON TYPE sayiir.explanation IS 'One reason why a workflow is not moving, or how it ended. step NULL = the workflow itself.';
-
-CREATE TYPE sayiir.statistic AS (name text, value numeric);
-COMMENT ON TYPE sayiir.statistic IS 'One number of stats(). The unit is in the name: _seconds, _bytes; a count otherwise.';
-
-CREATE TYPE sayiir.finding AS (severity text, code text, message text, hint text);
-COMMENT ON TYPE sayiir.finding IS 'One finding of doctor(). severity: error (an invariant is broken), warning (something is going wrong), info.';
-COMMENT ON COLUMN sayiir.explanation.until IS 'When it changes by itself: end of the lease, retry, timeout, deadline; NULL = it does not.';
-
--- What is derived
+CREATE VIEW sayiir.lane_now AS
+SELECT
+    l.lane,
+    l.organization_id,
+    l.task,
+    l.priority,
+    l.tags,
+    -- The organization's own task decides, then the global one (task_task_organization_id_key).
+    coalesce((
+        SELECT t.paused OR NOT t.enabled FROM sayiir.task t
+        WHERE t.task = l.task AND (t.organization_id = l.organization_id OR t.organization_id IS NULL)
+        ORDER BY t.organization_id NULLS LAST
+        LIMIT 1), false) AS paused
+FROM sayiir.lane l;
+COMMENT ON VIEW sayiir.lane_now IS 'Internal: lanes, and whether their task is paused or disabled, so that no claim looks at them.';
 
 CREATE VIEW sayiir.workflow_now AS
 SELECT
@@ -977,7 +988,7 @@ LEFT JOIN sayiir.job_ready r ON r.job_id = j.job_id
 LEFT JOIN sayiir.job_lease l ON l.job_id = j.job_id
 LEFT JOIN sayiir.job_wait t ON t.job_id = j.job_id
 LEFT JOIN sayiir.job_end e ON e.job_id = j.job_id
-LEFT JOIN sayiir.lane n ON n.lane = j.lane
+LEFT JOIN sayiir.lane_now n ON n.lane = j.lane
 LEFT JOIN sayiir.workflow w ON w.id = j.workflow
 -- A step that ended without being released got its record and its end at one moment, and was never leased.
 CROSS JOIN LATERAL (
@@ -1034,7 +1045,14 @@ JOIN sayiir.definition_step s ON s.definition_hash = w.definition_hash
 LEFT JOIN sayiir.job_now j ON j.workflow = w.id AND j.step = s.step;
 COMMENT ON VIEW sayiir.step_now IS 'Internal: the steps of every workflow, also those that have no job.';
 
--- Workflows
+-- sql/parts/60_workflow_reads.sql
+
+-- Functions that only read. Each is one statement, so it sees one moment, and asks sayiir.scope_sees whose rows the caller may see.
+-- Where a workflow_id names several workflows (sayiir.scope = all, one in each organization), workflow_get shows all of them and
+-- the other functions take the global one, else the first by organization_id.
+--
+-- The workflow is looked up first, and everything else compared with it as one value (workflow = (SELECT …)): joined instead,
+-- the planner may begin with all workflows.
 
 CREATE FUNCTION sayiir.workflow_get(workflow_id text, organization_id text = NULL) RETURNS SETOF sayiir.workflow_info
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
@@ -1351,7 +1369,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
 $$;
 COMMENT ON FUNCTION sayiir.workflow_explain IS 'Why a workflow is not moving: a row for itself (step NULL), then one for each open step, or for each failed step once it has ended. until: when that changes by itself (lease end, retry, timeout, deadline).';
 
--- Jobs
+-- sql/parts/62_job_reads.sql
+
+-- Functions that only read a job.
 
 CREATE FUNCTION sayiir.job_get(job_id uuid, organization_id text = NULL) RETURNS SETOF sayiir.job_info
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
@@ -1436,7 +1456,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
 $$;
 COMMENT ON FUNCTION sayiir.job_history IS 'Every transition of a job in order of version. kind: job_enqueued or step_released, attempt_failed, and job_ or step_ with requeued, succeeded, failed, cancelled, skipped.';
 
--- Operators
+-- sql/parts/64_operator_reads.sql
+
+-- What operators look at.
 
 CREATE FUNCTION sayiir.stats() RETURNS SETOF sayiir.statistic
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
@@ -1461,7 +1483,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     UNION ALL
     -- job_ready_lane: one probe a lane
     SELECT 'ready_oldest_seconds', coalesce(round(extract(epoch FROM max(clock_timestamp() - j.created_at)), 3), 0)
-    FROM sayiir.lane n
+    FROM sayiir.lane_now n
     CROSS JOIN LATERAL (
         SELECT r.job_id FROM sayiir.job_ready r WHERE r.lane = n.lane ORDER BY r.lane, r.seq LIMIT 1) r
     JOIN sayiir.job j ON j.job_id = r.job_id
@@ -1649,7 +1671,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         UNION ALL
         SELECT 'warning', 'task.no_worker', 'tasks have jobs that have been ready for more than 10 minutes, and no worker has a job of them',
             n.task, 'Start a worker that claims the task, with all tags of its jobs (see the view queue_stats).'
-        FROM sayiir.lane n
+        FROM sayiir.lane_now n
         CROSS JOIN LATERAL (
             SELECT r.job_id FROM sayiir.job_ready r WHERE r.lane = n.lane ORDER BY r.lane, r.seq LIMIT 1) r
         JOIN sayiir.job j ON j.job_id = r.job_id
@@ -1663,14 +1685,6 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             concat(t.task, ' of ' || t.organization_id), 'task_resume, or task_define(…, enabled => true), continues them.'
         FROM sayiir.task t
         WHERE t.paused OR NOT t.enabled
-        UNION ALL
-        SELECT 'error', 'lane.paused_alone', 'lanes are paused, but their task is not', concat(n.task, ' of ' || n.organization_id),
-            'task_pause and task_resume set them right.'
-        FROM sayiir.lane n
-        WHERE n.paused AND NOT EXISTS (
-            SELECT FROM sayiir.task t
-            WHERE t.task = n.task AND (t.organization_id = n.organization_id OR t.organization_id IS NULL)
-                AND (t.paused OR NOT t.enabled))
 
         -- Clock and sequences after a restore
         UNION ALL
@@ -2074,7 +2088,7 @@ queue AS (
         coalesce(sum(c.leased), 0)::bigint AS leased,
         coalesce(sum(c.waiting), 0)::bigint AS waiting,
         coalesce(sum(c.held), 0)::bigint AS held
-    FROM sayiir.lane n
+    FROM sayiir.lane_now n
     LEFT JOIN counted c ON c.lane = n.lane
     WHERE sayiir.scope_sees(n.organization_id)
     GROUP BY n.task, n.organization_id
@@ -2132,8 +2146,8 @@ COMMENT ON COLUMN sayiir.task.timeout_us IS 'Run time of one attempt, in microse
 COMMENT ON COLUMN sayiir.task.lease_us IS 'Silence of a worker that is tolerated, in microseconds; NULL = the engine''s default.';
 COMMENT ON COLUMN sayiir.task.priority IS '0 to 99, higher first; NULL = 50.';
 COMMENT ON COLUMN sayiir.task.retry IS 'Delays before another attempt: initial and max are intervals as text, factor and jitter numbers; NULL = the engine''s default.';
-COMMENT ON COLUMN sayiir.task.enabled IS 'false = its lanes stand still, and new jobs are refused under sayiir.strict_tasks.';
-COMMENT ON COLUMN sayiir.task.paused IS 'true = its lanes stand still until task_resume.';
+COMMENT ON COLUMN sayiir.task.enabled IS 'false = no claim takes its jobs, and new ones are refused under sayiir.strict_tasks.';
+COMMENT ON COLUMN sayiir.task.paused IS 'true = no claim takes its jobs until task_resume.';
 COMMENT ON COLUMN sayiir.task.options IS 'Whatever a program wants to keep with the task; the engine does not read it.';
 COMMENT ON COLUMN sayiir.task.created_at IS 'When it was first defined or paused.';
 COMMENT ON COLUMN sayiir.task.updated_at IS 'When it last changed.';
@@ -2143,7 +2157,6 @@ COMMENT ON COLUMN sayiir.lane.organization_id IS 'The tenant; NULL = global.';
 COMMENT ON COLUMN sayiir.lane.task IS 'The task of its jobs.';
 COMMENT ON COLUMN sayiir.lane.priority IS '0 to 99, higher first.';
 COMMENT ON COLUMN sayiir.lane.tags IS 'Tags that a worker needs, sorted, each once; empty = any worker.';
-COMMENT ON COLUMN sayiir.lane.paused IS 'Its task is paused or disabled: no claim looks at it.';
 
 COMMENT ON COLUMN sayiir.definition.definition_hash IS 'SHA-256 of the canonical form.';
 COMMENT ON COLUMN sayiir.definition.body IS 'The canonical form: steps sorted by key, numbers normalised, defaults not filled in.';
@@ -2370,7 +2383,7 @@ DECLARE
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
@@ -2383,7 +2396,7 @@ DECLARE
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
         'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats'];
-    internal_views CONSTANT text[] := ARRAY['workflow_now', 'job_now', 'step_now'];
+    internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;
 BEGIN

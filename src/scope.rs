@@ -117,8 +117,11 @@ fn bound_organization(session: &Session) -> Option<String> {
     if let Some(known) = BOUND.with_borrow(|bound| bound.get(&role).cloned()) {
         return known;
     }
+    let watch = store::cache::watch();
     let organization = store::role_scope::organization_of(session, role);
-    BOUND.with_borrow_mut(|bound| bound.insert(role, organization.clone()));
+    if watch.may_keep() {
+        BOUND.with_borrow_mut(|bound| bound.insert(role, organization.clone()));
+    }
     organization
 }
 

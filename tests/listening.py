@@ -1,7 +1,11 @@
 """A session that listens, for tests of what others are told and when."""
 
+import contextlib
 import json
+import threading
 import time
+
+import psycopg
 
 END = "zzzz-end"
 
@@ -54,3 +58,26 @@ def workers(conn, database):
 
 def launchers(conn):
     return [pid for (pid,) in conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'sayiir launcher'")]
+
+
+@contextlib.contextmanager
+def notifier(cluster, db):
+    """Commits faster than writers should notify themselves. Yields the pid of the worker that does it for them."""
+    stop = threading.Event()
+
+    def commit(conn):
+        # The extension may be dropped under it.
+        with contextlib.suppress(psycopg.ProgrammingError):
+            while not stop.is_set():
+                conn.execute("SELECT sayiir.job_enqueue('busy')")
+
+    with cluster.connect(db) as writer, cluster.connect(db) as other:
+        thread = threading.Thread(target=commit, args=[writer])
+        thread.start()
+        try:
+            listener = Listener(other)
+            listener.wait(lambda _: listener.seen and listener.seen[-1].pid != writer.info.backend_pid)
+            yield listener.seen[-1].pid
+        finally:
+            stop.set()
+            thread.join()

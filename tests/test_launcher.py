@@ -3,12 +3,10 @@
 import contextlib
 import os
 import shutil
-import threading
 
 import psycopg
 import pytest
-
-from listening import Listener, launchers, workers
+from listening import Listener, launchers, notifier, workers
 from support import Cluster, wait_until
 
 
@@ -44,7 +42,9 @@ def system_settings(cluster, restart=False, **settings):
     apply = cluster.restart if restart else lambda: None
     with cluster.connect() as conn:
         for name, value in settings.items():
-            conn.execute(psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(psycopg.sql.SQL(name.replace("__", ".")), value))
+            conn.execute(
+                psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(psycopg.sql.SQL(name.replace("__", ".")), value)
+            )
         conn.execute("SELECT pg_reload_conf()")
     apply()
     try:
@@ -55,28 +55,6 @@ def system_settings(cluster, restart=False, **settings):
                 conn.execute(f"ALTER SYSTEM RESET {name.replace('__', '.')}")
             conn.execute("SELECT pg_reload_conf()")
         apply()
-
-
-@contextlib.contextmanager
-def busy(cluster, database):
-    """Clients that make so many commits that a worker stays in the database."""
-    stop = threading.Event()
-
-    def commit():
-        # The extension may be dropped under it.
-        with contextlib.suppress(psycopg.ProgrammingError), cluster.connect(database) as conn:
-            while not stop.is_set():
-                conn.execute("SELECT sayiir.job_enqueue('busy')")
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        with cluster.connect() as conn:
-            wait_until(lambda: workers(conn, database))
-            yield
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_one_launcher_and_idle_databases_have_no_worker(cluster, db):
@@ -107,14 +85,24 @@ def test_a_database_gets_the_extension_later(cluster, database):
     assert_timers_fire(cluster, database)
 
 
-def test_drop_and_create_the_extension_while_a_worker_is_there(cluster, database):
+def enqueue_timers(conn):
+    """Twenty jobs a second become due for half a minute."""
+    conn.execute(
+        "SELECT count(*) FROM generate_series(1, 600) g,"
+        " sayiir.job_enqueue('tick', run_at => clock_timestamp() + g * interval '50 ms')"
+    )
+
+
+def test_drop_and_create_the_extension_while_a_worker_sweeps(cluster, database):
     with cluster.connect(database) as conn:
-        for _ in range(3):
+        conn.execute("SET statement_timeout = '10 s'")
+        for _ in range(5):
             conn.execute("CREATE EXTENSION sayiir")
-            with busy(cluster, database):
-                conn.execute("SET statement_timeout = '10 s'")
-                conn.execute("DROP EXTENSION sayiir")
-    with cluster.connect(database) as conn:
+            with notifier(cluster, database):
+                pass
+            enqueue_timers(conn)
+            assert workers(conn, database)
+            conn.execute("DROP EXTENSION sayiir")
         assert conn.execute("SELECT count(*) FROM pg_extension WHERE extname = 'sayiir'").fetchone() == (0,)
         conn.execute("CREATE EXTENSION sayiir")
     assert_timers_fire(cluster, database)
@@ -124,7 +112,7 @@ def test_drop_the_database_while_a_worker_is_there(cluster, database):
     with cluster.connect(database) as conn:
         conn.execute("CREATE EXTENSION sayiir")
         enqueue_soon(conn, "due")
-    with busy(cluster, database):
+    with notifier(cluster, database):
         pass
     with cluster.connect() as conn:
         assert workers(conn, database)
@@ -143,10 +131,7 @@ def assert_timers_fire_elsewhere(cluster, conn, name):
 def test_drop_the_database_while_timers_fire_all_the_time(cluster, database):
     with cluster.connect(database) as conn:
         conn.execute("CREATE EXTENSION sayiir")
-        conn.execute(
-            "SELECT count(sayiir.job_enqueue('tick', run_at => clock_timestamp() + g * interval '50 ms'))"
-            " FROM generate_series(1, 600) g"
-        )
+        enqueue_timers(conn)
     with cluster.connect() as conn:
         wait_until(lambda: workers(conn, database))
         conn.execute(f"DROP DATABASE {database}")
@@ -155,7 +140,7 @@ def test_drop_the_database_while_timers_fire_all_the_time(cluster, database):
 def test_copy_the_database_while_a_worker_is_there(cluster, database, names):
     with cluster.connect(database) as conn:
         conn.execute("CREATE EXTENSION sayiir")
-    with busy(cluster, database):
+    with notifier(cluster, database):
         pass
     copy = next(names) + "_copy"
     with cluster.connect() as conn:

@@ -1,36 +1,13 @@
 """Beyond a few commits a second a background worker notifies, and writers do not: they only mark shared memory."""
 
-import contextlib
-import threading
-
-from listening import Listener, workers
+from listening import Listener, notifier, workers
 from support import wait_until
-
-
-@contextlib.contextmanager
-def notifier(cluster, db):
-    """Commits faster than writers should notify themselves, until a worker of the database does it, and then goes on."""
-    stop = threading.Event()
-
-    def commit():
-        with cluster.connect(db) as conn:
-            while not stop.is_set():
-                conn.execute("SELECT sayiir.job_enqueue('busy')")
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    try:
-        with cluster.connect() as conn:
-            yield wait_until(lambda: workers(conn, db))[0]
-    finally:
-        stop.set()
-        thread.join()
 
 
 def test_a_worker_notifies_for_the_writers(cluster, db, connect):
     writer, listener = connect(), Listener(connect())
     with notifier(cluster, db) as pid:
-        listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+        assert pid in workers(writer, db)
         for n in range(20):
             writer.execute("SELECT sayiir.job_enqueue(%s)", [f"served_{n}"])
             listener.wait_for(f"served_{n}", timeout=1)
@@ -38,8 +15,7 @@ def test_a_worker_notifies_for_the_writers(cluster, db, connect):
 
 def test_every_task_is_told_or_all_are_woken(cluster, db, connect):
     writer, listener = connect(), Listener(connect())
-    with notifier(cluster, db) as pid:
-        listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+    with notifier(cluster, db):
         for n in range(600):
             listener.seen = []
             tasks = [f"many_{n}_{m}" for m in range(60)] if n % 100 == 0 else [f"many_{n}"]
@@ -52,8 +28,7 @@ def test_every_task_is_told_or_all_are_woken(cluster, db, connect):
 
 def test_a_rollback_tells_nothing(cluster, db, connect):
     writer, listener = connect(), Listener(connect())
-    with notifier(cluster, db) as pid:
-        listener.wait(lambda _: any(notification.pid == pid for notification in listener.seen))
+    with notifier(cluster, db):
         with writer.transaction(force_rollback=True):
             writer.execute("SELECT sayiir.job_enqueue('undone')")
         assert set(listener.until_end(writer)) <= {"busy", ""}

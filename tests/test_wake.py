@@ -7,7 +7,6 @@ import time
 
 import psycopg
 import pytest
-
 from listening import Listener, finished
 from support import wait_until
 
@@ -111,15 +110,16 @@ def test_a_prepared_transaction_can_enqueue(server, connect, writer, listener):
     assert writer.execute(claim).fetchall() == [("prepared_kept",)]
 
 
-def test_the_end_of_a_workflow_is_told(writer, listener):
-    start(writer, 'a "quoted" wörkflow \\')
-    writer.execute("SELECT sayiir.workflow_cancel(%s)", ['a "quoted" wörkflow \\'])
-    listener.wait(finished('a "quoted" wörkflow \\', "cancelled"), timeout=1)
+def test_the_end_of_a_workflow_is_told(server, writer, listener):
+    workflow_id = f'a "quoted" wörkflow \\ {server}'
+    start(writer, workflow_id)
+    writer.execute("SELECT sayiir.workflow_cancel(%s)", [workflow_id])
+    listener.wait(finished(workflow_id, "cancelled"), timeout=1)
 
 
-def test_the_longest_names_are_told_whole(writer, listener):
+def test_the_longest_names_are_told_whole(server, writer, listener):
     task = "ä" * 100
-    workflow_id = '"' * 512
+    workflow_id = '"' * (512 - len(server)) + server
     writer.execute("SELECT sayiir.job_enqueue(%s)", [task])
     start(writer, workflow_id)
     writer.execute("SELECT sayiir.workflow_cancel(%s)", [workflow_id])

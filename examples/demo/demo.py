@@ -18,10 +18,11 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 import tasks
-from session import Patient, connect
+from session import Patient, show_line
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / "target" / "demo"
+ENDED = ("succeeded", "failed", "cancelled")
 # Nothing has moved for so long: something is wrong.
 STUCK = 60.0
 # The whole of the counting takes about so long, whatever the number of files.
@@ -33,7 +34,14 @@ class Failed(Exception):
 
 
 def say(text):
-    print(f"{datetime.now():%H:%M:%S.%f}"[:-3], f"{'demo':9} {text}", flush=True)
+    show_line("demo", text)
+
+
+def shortened(lines, first, last):
+    """The first and the last lines of many."""
+    if len(lines) <= first + last + 1:
+        return lines
+    return [*lines[:first], f"… {len(lines) - first - last} more …", *lines[-last:]]
 
 
 class Demo:
@@ -46,15 +54,19 @@ class Demo:
         self.version = 0
         self.history = []
         self.killed = None
+        self.files = 0
 
     # Steps of the demo
 
     def run(self):
         self.prepare()
         files = tasks.text_files(self.folder)
-        say(f"folder {self.folder}: {len(files)} text files, {self.options.workers} workers, workflow {self.workflow_id}")
+        say(
+            f"folder {self.folder}: {len(files)} text files, {self.options.workers} workers, workflow {self.workflow_id}"
+        )
         expected = {path: len(tasks.read(path).split()) for path in files}
-        self.start_workers(len(files))
+        self.files = len(files)
+        self.start_workers()
         self.list_files()
         self.follow(self.step_ended("merge"), while_waiting=None if self.options.no_kill else self.kill_one)
         self.approve()
@@ -76,10 +88,10 @@ class Demo:
         for row in earlier:
             say(f"cancelled {row.workflow_id}, which an earlier demo did not finish")
 
-    def start_workers(self, files):
+    def start_workers(self):
         pace = self.options.pace
         if pace is None:
-            pace = min(0.5, COUNTING * self.options.workers / max(files, 1))
+            pace = min(0.5, COUNTING * self.options.workers / self.files)
         for number in range(1, self.options.workers + 1):
             name = f"worker-{number}"
             command = [sys.executable, str(HERE / "worker.py"), name, str(pace)]
@@ -108,7 +120,7 @@ class Demo:
 
     def kill_one(self):
         """Ends a worker with kill -9 while it holds the lease of a file, once a few files are counted."""
-        if self.killed or self.ended("count_") < 2:
+        if self.killed or self.ended("count_") < min(2, self.files - 1):
             return
         for lease in self.leases():
             worker = self.workers[lease.worker]
@@ -120,7 +132,9 @@ class Demo:
             worker.kill()
             worker.wait()
             self.killed = lease
-            say(f"killed {lease.worker} (kill -9) while it held {lease.step}, attempt {lease.attempt}, epoch {lease.epoch}")
+            say(
+                f"killed {lease.worker} (kill -9) while it held {lease.step}, attempt {lease.attempt}, epoch {lease.epoch}"
+            )
             return
 
     def leases(self):
@@ -130,15 +144,21 @@ class Demo:
         )
 
     def approve(self):
-        wait = self.wait_for(
-            lambda: self.db.rows("SELECT * FROM sayiir.waits WHERE workflow_id = %s", [self.workflow_id]), "the approval"
-        )[0]
+        self.wait_for(lambda: self.waits() or self.status() in ENDED, "the approval")
+        waits = self.waits()
+        if not waits:
+            self.result()
+            raise Failed("the workflow did not wait for its approval")
+        wait = waits[0]
         say(f"{wait.step} waits for the event {wait.event!r} until {wait.until:%H:%M:%S}; sending it")
         answer = self.db.row(
             "SELECT sayiir.workflow_send_event(%s, 'approved', %s, event_key => 'demo') AS disposition",
             [self.workflow_id, Jsonb({"by": "the demo"})],
         )
         say(f"sent: {answer.disposition}")
+
+    def waits(self):
+        return self.db.rows("SELECT * FROM sayiir.waits WHERE workflow_id = %s", [self.workflow_id])
 
     def result(self):
         workflow = self.db.row("SELECT * FROM sayiir.workflow_get(%s)", [self.workflow_id])
@@ -190,10 +210,12 @@ class Demo:
     def ended(self, prefix):
         return sum(line.kind == "step_succeeded" and line.step.startswith(prefix) for line in self.history)
 
+    def status(self):
+        return self.db.row("SELECT sayiir.workflow_status(%s) AS status", [self.workflow_id]).status
+
     def has_ended(self):
-        status = self.db.row("SELECT sayiir.workflow_status(%s) AS status", [self.workflow_id]).status
-        # The end is committed with the last line of the history, which may be later than the one we have seen.
-        return status in ("succeeded", "failed", "cancelled") and not self.db.rows(
+        """Whether it has, and everything until then is printed."""
+        return self.status() in ENDED and not self.db.rows(
             "SELECT 1 FROM sayiir.workflow_history(%s, %s)", [self.workflow_id, self.version]
         )
 
@@ -221,17 +243,20 @@ class Demo:
     def show(self, result):
         print("\nResult:", result)
         print("\nHistory:")
-        for line in self.history:
-            print(f"  {line.version:>6}  {line.at:%H:%M:%S.%f}  {line.kind:16} {self.describe(line)}")
+        lines = [f"{x.version:>6}  {x.at:%H:%M:%S.%f}  {x.kind:16} {self.describe(x)}" for x in self.history]
+        for line in shortened(lines, 40, 20):
+            print("  " + line)
         print(f"\nReport ({self.report}):")
         lines = self.report.read_text(encoding="utf-8").splitlines()
-        for line in lines if len(lines) <= 25 else [*lines[:12], f"{'…':>10}", *lines[-2:]]:
+        for line in shortened(lines, 20, 5):
             print("  " + line)
-        print()
+        print(flush=True)
 
     def verify(self, expected):
         """What the workers counted against our own count, in one process and without the engine."""
-        rows = self.db.rows("SELECT file, words FROM demo.word_count WHERE workflow_id = %s ORDER BY file", [self.workflow_id])
+        rows = self.db.rows(
+            "SELECT file, words FROM demo.word_count WHERE workflow_id = %s ORDER BY file", [self.workflow_id]
+        )
         if [(row.file, row.words) for row in rows] != sorted(expected.items()):
             raise Failed(f"{len(rows)} counts of {len(expected)} files, and they are not the right ones")
         if self.ended("count_") != len(expected):
@@ -239,6 +264,8 @@ class Demo:
         say(f"verified: each of {len(expected)} files was counted exactly once, {sum(expected.values())} words in all")
         if self.killed:
             self.verify_retry()
+        elif not self.options.no_kill:
+            say("no worker was killed: none held a file at the right moment")
 
     def verify_retry(self):
         lines = [line for line in self.history if line.step == self.killed.step]
@@ -285,7 +312,7 @@ def main():
         raise Failed(f"{folder} is not a folder")
     if not tasks.text_files(folder):
         raise Failed(f"there are no text files in {folder}")
-    with connect(uri, "demo") as conn:
+    with psycopg.connect(uri, autocommit=True) as conn:
         if not conn.execute("SELECT 1 FROM pg_extension WHERE extname = 'sayiir'").fetchone():
             raise Failed("the database has no extension sayiir; run CREATE EXTENSION sayiir")
     demo = Demo(uri, options, folder)

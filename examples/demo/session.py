@@ -1,12 +1,20 @@
-"""A connection that comes back after the server was away."""
+"""What the demo and its workers share: a connection that comes back after the server was away, and lines on the screen."""
 
 import json
+import sys
 import time
+from datetime import datetime
 
 import psycopg
 from psycopg.rows import namedtuple_row
 
 PATIENCE = 60.0
+
+
+def show_line(who, text):
+    """In one write, so that lines of several processes do not mix."""
+    sys.stdout.write(f"{datetime.now():%H:%M:%S.%f}"[:-3] + f" {who:9} {text}\n")
+    sys.stdout.flush()
 
 
 def error_code(error):

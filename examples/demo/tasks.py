@@ -44,8 +44,10 @@ def read(path):
 
 def definition(files):
     """One step a file, all of them at once; then merge, a person's approval, and the report."""
+    digits = len(str(len(files)))
     counts = [
-        {"key": f"count_{n}", "task": "count_words", "input": {"file": f"$.input.files[{n}]"}} for n in range(len(files))
+        {"key": f"count_{n + 1:0{digits}}", "task": "count_words", "input": {"file": f"$.input.files[{n}]"}}
+        for n in range(len(files))
     ]
     merge = {"key": "merge", "task": "merge_counts", "after": [step["key"] for step in counts]}
     approved = {"key": "approved", "event": "approved", "after": ["merge"], "timeout": "1 hour"}
@@ -69,7 +71,11 @@ def list_files(job, lease):
     with lease.conn.transaction():
         started = lease.conn.execute(
             "SELECT * FROM sayiir.workflow_start_graph(%s, %s, workflow_id => %s)",
-            [Jsonb(definition(files)), Jsonb({"files": files, "report": job.input["report"]}), job.input["workflow_id"]],
+            [
+                Jsonb(definition(files)),
+                Jsonb({"files": files, "report": job.input["report"]}),
+                job.input["workflow_id"],
+            ],
         ).fetchone()
         lease.complete({"files": len(files), "workflow_id": started.workflow_id})
 

@@ -8,12 +8,11 @@ import os
 import signal
 import sys
 import time
-from datetime import datetime
 
 import psycopg
 from psycopg.types.json import Jsonb
 
-from session import connect, error_code
+from session import connect, error_code, show_line
 from tasks import TASKS
 
 POLL = 2.0
@@ -43,25 +42,21 @@ class Lease:
         self.conn.execute("SELECT sayiir.job_complete(%s, %s, %s)", parameters)
 
 
-def say(worker, text):
-    print(f"{datetime.now():%H:%M:%S.%f}"[:-3], f"{worker:9} {text}", flush=True)
-
-
 def work(conn, worker, job, pace):
     label = " ".join(filter(None, [job.step, job.task, os.path.basename(job.input.get("file", ""))]))
-    say(worker, f"took {label}: attempt {job.attempt}, epoch {job.epoch}")
+    show_line(worker, f"took {label}: attempt {job.attempt}, epoch {job.epoch}")
     try:
         TASKS[job.task](job, Lease(conn, worker, job, pace))
     except Stopped as stopped:
-        say(worker, f"leaves {label}: {stopped}")
+        show_line(worker, f"leaves {label}: {stopped}")
     except Exception as error:
         # Without a connection there is nobody to tell: the lease will expire, and the job be tried again.
         if conn.closed:
             raise
         if error_code(error) in ("job.lease_lost", "job.busy"):
-            say(worker, f"could not end {label}: {error}")
+            show_line(worker, f"could not end {label}: {error}")
             return
-        say(worker, f"failed with {label}: {error}")
+        show_line(worker, f"failed with {label}: {error}")
         kind = "terminal" if isinstance(error, ValueError | psycopg.DataError) else "retryable"
         conn.execute(
             "SELECT * FROM sayiir.job_fail(%s, %s, %s, %s, %s)",
@@ -92,7 +87,7 @@ def main():
         except psycopg.Error:
             if not conn.closed:
                 raise
-            say(worker, "lost its connection")
+            show_line(worker, "lost its connection")
             time.sleep(0.1)
 
 

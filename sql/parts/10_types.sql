@@ -86,3 +86,13 @@ COMMENT ON TYPE sayiir.error_code IS 'An error code of the engine: stable code (
 
 CREATE TYPE sayiir.sweep AS (kind text, done bigint);
 COMMENT ON TYPE sayiir.sweep IS 'What one sweep of tick() did.';
+
+CREATE TYPE sayiir.explanation AS (step text, status text, why text, until timestamptz);
+COMMENT ON TYPE sayiir.explanation IS 'One reason why a workflow is not moving, or how it ended. step NULL = the workflow itself.';
+
+CREATE TYPE sayiir.statistic AS (name text, value numeric);
+COMMENT ON TYPE sayiir.statistic IS 'One number of stats(). The unit is in the name: _seconds, _bytes; a count otherwise.';
+
+CREATE TYPE sayiir.finding AS (severity text, code text, message text, hint text);
+COMMENT ON TYPE sayiir.finding IS 'One finding of doctor(). severity: error (an invariant is broken), warning (something is going wrong), info.';
+COMMENT ON COLUMN sayiir.explanation.until IS 'When it changes by itself: end of the lease, retry, timeout, deadline; NULL = it does not.';

@@ -36,8 +36,7 @@ CREATE TABLE sayiir.lane (
     organization_id text,
     task text NOT NULL,
     priority int NOT NULL,
-    tags text[] NOT NULL,
-    paused boolean NOT NULL DEFAULT false
+    tags text[] NOT NULL
 );
 COMMENT ON TABLE sayiir.lane IS 'The queue of one (organization, task, priority, tag set). No unique constraint: two lanes of one key, made by a race, are treated alike, so no enqueuer waits for another.';
 CREATE INDEX lane_task ON sayiir.lane (task);

@@ -285,6 +285,11 @@ AS 'MODULE_PATHNAME', 'workflow_delete_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
 COMMENT ON FUNCTION sayiir.workflow_delete(text, text) IS 'Deletes a finished workflow with its steps, events and history; false when there is none. Errors: workflow.not_finished.';
 
+CREATE FUNCTION sayiir.workflow_lock(workflow_ids text[], organization_id text DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'workflow_lock_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
+COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflows up front, in order, until the transaction ends: for a transaction that calls on several of them. Errors: workflow.not_found.';
+
 -- Engine
 
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep

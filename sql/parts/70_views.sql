@@ -317,7 +317,7 @@ queue AS (
         coalesce(sum(c.leased), 0)::bigint AS leased,
         coalesce(sum(c.waiting), 0)::bigint AS waiting,
         coalesce(sum(c.held), 0)::bigint AS held
-    FROM sayiir.lane n
+    FROM sayiir.lane_now n
     LEFT JOIN counted c ON c.lane = n.lane
     WHERE sayiir.scope_sees(n.organization_id)
     GROUP BY n.task, n.organization_id

@@ -12,8 +12,8 @@ COMMENT ON COLUMN sayiir.task.timeout_us IS 'Run time of one attempt, in microse
 COMMENT ON COLUMN sayiir.task.lease_us IS 'Silence of a worker that is tolerated, in microseconds; NULL = the engine''s default.';
 COMMENT ON COLUMN sayiir.task.priority IS '0 to 99, higher first; NULL = 50.';
 COMMENT ON COLUMN sayiir.task.retry IS 'Delays before another attempt: initial and max are intervals as text, factor and jitter numbers; NULL = the engine''s default.';
-COMMENT ON COLUMN sayiir.task.enabled IS 'false = its lanes stand still, and new jobs are refused under sayiir.strict_tasks.';
-COMMENT ON COLUMN sayiir.task.paused IS 'true = its lanes stand still until task_resume.';
+COMMENT ON COLUMN sayiir.task.enabled IS 'false = no claim takes its jobs, and new ones are refused under sayiir.strict_tasks.';
+COMMENT ON COLUMN sayiir.task.paused IS 'true = no claim takes its jobs until task_resume.';
 COMMENT ON COLUMN sayiir.task.options IS 'Whatever a program wants to keep with the task; the engine does not read it.';
 COMMENT ON COLUMN sayiir.task.created_at IS 'When it was first defined or paused.';
 COMMENT ON COLUMN sayiir.task.updated_at IS 'When it last changed.';
@@ -23,7 +23,6 @@ COMMENT ON COLUMN sayiir.lane.organization_id IS 'The tenant; NULL = global.';
 COMMENT ON COLUMN sayiir.lane.task IS 'The task of its jobs.';
 COMMENT ON COLUMN sayiir.lane.priority IS '0 to 99, higher first.';
 COMMENT ON COLUMN sayiir.lane.tags IS 'Tags that a worker needs, sorted, each once; empty = any worker.';
-COMMENT ON COLUMN sayiir.lane.paused IS 'Its task is paused or disabled: no claim looks at it.';
 
 COMMENT ON COLUMN sayiir.definition.definition_hash IS 'SHA-256 of the canonical form.';
 COMMENT ON COLUMN sayiir.definition.body IS 'The canonical form: steps sorted by key, numbers normalised, defaults not filled in.';

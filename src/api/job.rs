@@ -147,10 +147,16 @@ fn job_enqueue_many(
                     })?,
             ),
         };
-        let trace_parent = fields
-            .get("trace_parent")
-            .and_then(Value::as_str)
-            .map(str::to_owned);
+        let trace_parent = match fields.get("trace_parent") {
+            None => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(_) => {
+                return Err(
+                    Error::new(Code::ArgumentInvalid, "trace_parent is not text")
+                        .with("argument", "trace_parent"),
+                );
+            }
+        };
         let request = request(
             session,
             task,

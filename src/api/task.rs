@@ -55,7 +55,7 @@ fn task_define(
             ..PolicyRequest::default()
         };
         if let Some(retry) = retry {
-            read_retry(&retry.to_value(), &mut policy)?;
+            read_retry(&retry.to_value().unwrap_or_default(), &mut policy)?;
         }
         enqueue::policy(&policy, &store::task::Task::default(), Instant::now())?;
         let organization = scope::owner(session, organization_id)?;
@@ -74,21 +74,12 @@ fn task_define(
                 options: None,
             },
         );
-        if enabled.is_some() {
-            move_lanes(session, organization, task);
+        if enabled == Some(true) {
+            wake::job_ready(task);
         }
         Ok(Table(store::task::info(session, organization, task)))
     })
     .or_raise()
-}
-
-/// Lanes stand still while the task is paused or disabled.
-fn move_lanes(session: &crate::pg::spi::Session, organization: Option<&str>, task: &str) {
-    let still = store::task::stands_still(session, organization, task);
-    store::lane::set_paused(session, organization, task, still);
-    if !still {
-        wake::job_ready(task);
-    }
 }
 
 fn set_paused(task: Option<&str>, organization_id: Option<&str>, paused: bool) -> bool {
@@ -97,7 +88,9 @@ fn set_paused(task: Option<&str>, organization_id: Option<&str>, paused: bool) -
         ids::check_name("task", task)?;
         let organization = scope::owner(session, organization_id)?;
         store::task::set_paused(session, organization.as_deref(), task, paused);
-        move_lanes(session, organization.as_deref(), task);
+        if !paused {
+            wake::job_ready(task);
+        }
         Ok(true)
     })
     .or_raise()

@@ -6,7 +6,7 @@ use sayiir_rules::definition::{parse, validate};
 use sayiir_rules::ids;
 use serde_json::json;
 
-use super::arguments::{options, required, wait_us};
+use super::arguments::{elements, options, required, wait_us};
 use crate::engine::cancel::Asked;
 use crate::engine::start::{OnConflict, Request};
 use crate::engine::{self, graph};
@@ -338,6 +338,13 @@ fn workflow_wait(
             wait_us("timeout", timeout)?,
         )
     })
+}
+
+#[pg_extern(sql = false)]
+fn workflow_lock(workflow_ids: Option<Vec<Option<String>>>, organization_id: Option<&str>) {
+    scoped(organization_id, |session, scope| {
+        engine::lock::lock(session, scope, &elements("workflow_ids", workflow_ids)?)
+    });
 }
 
 #[pg_extern(sql = false)]

@@ -89,14 +89,10 @@ fn claim_once(session: &Session, request: &Request) -> Vec<Line> {
     if xact::random01() * FAIR_ONE_IN < 1.0
         && let Some(oldest) = oldest_lane(session, &lanes)
     {
-        taken.from(&[oldest], Scan::FromCursor);
+        taken.from(&[oldest]);
     }
     if lanes.len() <= DIRECT_LANES {
-        let order = in_turn(lanes.iter().map(|lane| lane.id).collect());
-        taken.from(&order, Scan::FromCursor);
-        if taken.jobs.is_empty() {
-            taken.from(&order, Scan::Full);
-        }
+        taken.from(&in_turn(lanes.iter().map(|lane| lane.id).collect()));
     } else {
         by_skip_scan(&mut taken, &lanes);
     }
@@ -127,7 +123,7 @@ fn by_skip_scan(taken: &mut Taken, lanes: &Rc<Vec<Lane>>) {
                     Some(next) if next <= to => {
                         at = next;
                         if mine(next) {
-                            taken.from(&[next], Scan::FromCursor);
+                            taken.from(&[next]);
                         }
                     }
                     _ => break,
@@ -158,25 +154,24 @@ fn oldest_lane(session: &Session, lanes: &Rc<Vec<Lane>>) -> Option<i64> {
     } else {
         0
     };
-    let asked = lanes
-        .iter()
-        .cycle()
-        .skip(start)
-        .take(lanes.len().min(DIRECT_LANES))
-        .map(|lane| lane.id)
-        .collect();
-    store::lease::heads(session, asked)
+    let (asked, lows) = CURSORS.with_borrow(|cursors| {
+        lanes
+            .iter()
+            .cycle()
+            .skip(start)
+            .take(lanes.len().min(DIRECT_LANES))
+            .map(|lane| {
+                (
+                    lane.id,
+                    cursors.get(&lane.id).map_or(0, |cursor| cursor.low),
+                )
+            })
+            .unzip()
+    });
+    store::lease::heads(session, asked, lows)
         .into_iter()
         .min_by_key(|(_, seq)| *seq)
         .map(|(lane, _)| lane)
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Scan {
-    /// From the low-water mark of each lane.
-    FromCursor,
-    /// From the start, for the lanes where that is due.
-    Full,
 }
 
 /// A claim in progress.
@@ -192,31 +187,20 @@ impl Taken<'_> {
     }
 
     /// Takes from `lanes` in order. Rows whose workflow is not running are parked on the way; then it looks again.
-    fn from(&mut self, lanes: &[i64], scan: Scan) {
+    fn from(&mut self, lanes: &[i64]) {
         while self.wants() > 0 {
             let started = Instant::now();
-            let (lanes, lows): (Vec<i64>, Vec<i64>) = CURSORS.with_borrow_mut(|cursors| {
-                lanes
-                    .iter()
-                    .filter_map(|lane| {
-                        cursors
-                            .entry(*lane)
-                            .or_default()
-                            .start(scan, started)
-                            .map(|low| (*lane, low))
-                    })
-                    .unzip()
+            let lows: Vec<i64> = CURSORS.with_borrow_mut(|cursors| {
+                let low = |lane: &i64| cursors.entry(*lane).or_default().start(started);
+                lanes.iter().map(low).collect()
             });
-            if lanes.is_empty() {
-                return;
-            }
             let (oldest_running, _) = xact::horizon();
-            let request = self.request;
+            let (request, wanted) = (self.request, self.wants());
             let mut rows = store::lease::claim(
                 self.session,
-                lanes.clone(),
-                lows,
-                self.wants(),
+                lanes.to_vec(),
+                lows.clone(),
+                wanted,
                 request.worker,
                 request.lease_us,
                 started,
@@ -227,9 +211,24 @@ impl Taken<'_> {
                 .map(|(n, lane)| (*lane, n))
                 .collect();
             rows.sort_by_key(|row| (place.get(&row.lane).copied(), row.seq));
-            self.move_cursors(&lanes, &rows, scan, oldest_running, started);
+            let scan = Scan {
+                lanes,
+                lows: &lows,
+                // Behind the lane that filled the batch none was looked at.
+                reached: match rows.last() {
+                    Some(last) if rows.len() as i32 >= wanted => place[&last.lane] + 1,
+                    _ => lanes.len(),
+                },
+                oldest_running,
+                started,
+            };
+            scan.move_cursors(&rows);
             if let Some(last) = rows.last() {
                 LAST_LANE.set(last.lane);
+            }
+            // The sweeper learns when the first lease runs out, and of what was parked at once.
+            if let Some(first) = rows.iter().map(|row| row.check_at).min() {
+                wake::timer_at(first);
             }
             let parked = rows.iter().any(|row| row.job.is_none());
             self.jobs.extend(rows.into_iter().filter_map(|row| row.job));
@@ -238,26 +237,32 @@ impl Taken<'_> {
             }
         }
     }
+}
 
-    fn move_cursors(
-        &self,
-        lanes: &[i64],
-        rows: &[store::lease::Claimed],
-        scan: Scan,
-        oldest_running: u32,
-        started: Instant,
-    ) {
+/// What one statement looked at: `lanes[..reached]`, each from its `lows` on.
+struct Scan<'a> {
+    lanes: &'a [i64],
+    lows: &'a [i64],
+    reached: usize,
+    oldest_running: u32,
+    started: Instant,
+}
+
+impl Scan<'_> {
+    fn move_cursors(&self, rows: &[store::lease::Claimed]) {
         let next_xid = xact::next_xid();
+        let cost = Instant::now().0 - self.started.0;
         CURSORS.with_borrow_mut(|cursors| {
-            let cost = Instant::now().0 - started.0;
-            for lane in lanes {
-                let first = rows.iter().find(|row| row.lane == *lane).map(|row| row.seq);
+            for (lane, low) in self.lanes.iter().zip(self.lows).take(self.reached) {
                 let cursor = cursors.entry(*lane).or_default();
-                if scan == Scan::Full {
-                    cursor.next_full = started.plus_us(FULL_SCAN_US.max(FULL_SCAN_COST * cost));
+                if *low == 0 {
+                    cursor.scanned_at = self.started;
+                    cursor.scan_again_at = self
+                        .started
+                        .plus_us(FULL_SCAN_US.max(FULL_SCAN_COST * cost));
                 }
-                if let Some(first) = first {
-                    cursor.found(first, oldest_running, next_xid);
+                if let Some(first) = rows.iter().find(|row| row.lane == *lane) {
+                    cursor.found(first.seq, self.oldest_running, next_xid);
                 }
             }
         });
@@ -275,25 +280,26 @@ struct Cursor {
     low: i64,
     /// (mark to be, first xid not assigned when it was seen).
     next: Option<(i64, u32)>,
-    next_full: Instant,
+    /// When a scan from the start of the lane began, and when the next one is due.
+    scanned_at: Instant,
+    scan_again_at: Instant,
 }
 
 impl Cursor {
-    fn start(&self, scan: Scan, now: Instant) -> Option<i64> {
-        match scan {
-            Scan::FromCursor => Some(self.low),
-            Scan::Full => (self.low > 0 && now >= self.next_full).then_some(0),
+    /// Where the next scan begins: at the mark, or at the start when that is due (also when the clock was set back).
+    fn start(&self, now: Instant) -> i64 {
+        if now >= self.scan_again_at || now < self.scanned_at {
+            0
+        } else {
+            self.low
         }
     }
 
     /// A scan whose snapshot saw `oldest_running` as the oldest running xid found `first` as the first free row.
     fn found(&mut self, first: i64, oldest_running: u32, next_xid: u32) {
         if first < self.low {
-            *self = Self {
-                low: first,
-                next: None,
-                next_full: self.next_full,
-            };
+            self.low = first;
+            self.next = None;
         }
         match self.next {
             Some((mark, horizon)) if !precedes(oldest_running, horizon) => {

@@ -67,6 +67,15 @@ pub fn complete(session: &Session, batch: &[Completion]) -> Result<Vec<Dispositi
         ids
     });
 
+    let cancelled: Vec<Uuid> = ended
+        .iter()
+        .filter(|end| end.cancelled)
+        .map(|end| end.id)
+        .collect();
+    if !cancelled.is_empty() {
+        store::job::answer_signals(session, cancelled);
+    }
+
     for workflow in workflows.values() {
         let ends: Vec<settle::StepEnd> = ended
             .iter()
@@ -111,7 +120,13 @@ fn disposition(
         Some(end) if end.epoch == completion.epoch && end.by_worker && end.state == "succeeded" => {
             Disposition::Repeated { cancelled: false }
         }
-        Some(end) if end.epoch == completion.epoch && end.by_worker && end.state == "cancelled" => {
+        // Another code than this is that of a failure after the cancel, or of the reaper.
+        Some(end)
+            if end.epoch == completion.epoch
+                && end.by_worker
+                && end.state == "cancelled"
+                && end.error_code.as_deref() == Some("job.cancelled") =>
+        {
             Disposition::Repeated { cancelled: true }
         }
         _ => Disposition::Lost,

@@ -96,6 +96,13 @@ pub fn complete_step(session: &Session, request: &Request) -> Result<&'static st
         }
         None => {}
     }
+    if workflow.status.is_terminal() {
+        // It is with a worker, or a claim that met the end parked it: it will end cancelled.
+        return Err(refuse(
+            Code::WorkflowEnded,
+            "is open, but the workflow has ended",
+        ));
+    }
     let Some(open) = store::step::take_open(session, job) else {
         return Err(refuse(Code::WorkflowStepLeased, "is held by a worker"));
     };

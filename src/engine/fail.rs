@@ -174,6 +174,14 @@ pub fn record(
         answers.push(answer);
     }
     store::job::append_ends(session, &ends, now);
+    let cancelled: Vec<Uuid> = ends
+        .iter()
+        .filter(|end| end.state == "cancelled")
+        .map(|end| end.id)
+        .collect();
+    if !cancelled.is_empty() {
+        store::job::answer_signals(session, cancelled);
+    }
     store::job::append_attempts(session, &attempts, now);
     if !puts.is_empty() {
         store::lease::put(session, &puts, now);
@@ -233,21 +241,24 @@ fn reason(report: &Report, cancelled: bool) -> String {
     }
 }
 
-/// The same failure by the same lease is answered again.
+/// The same failure by the same lease is answered again. Kind and code tell it from what the reaper said of the lease.
 fn repeated(session: &Session, failure: &Failure) -> Answer {
     if store::lease::exists(session, failure.id, failure.epoch) {
         return ("busy", None);
     }
-    match store::job::end(session, failure.id) {
-        Some(end) if end.epoch == failure.epoch && end.by_worker && end.state == "failed" => {
-            return ("dead", None);
+    if let Some(end) = store::job::end(session, failure.id)
+        && end.epoch == failure.epoch
+        && end.by_worker
+        && end.error_code.as_deref() == Some(&failure.error_code)
+    {
+        match end.state.as_str() {
+            "failed" => return ("dead", None),
+            "cancelled" => return ("cancelled", None),
+            _ => {}
         }
-        Some(end) if end.epoch == failure.epoch && end.by_worker && end.state == "cancelled" => {
-            return ("cancelled", None);
-        }
-        _ => {}
     }
-    match store::job::attempt_answer(session, failure.id, failure.epoch) {
+    let (kind, code) = (failure.kind.as_str(), failure.error_code.as_str());
+    match store::job::attempt_answer(session, failure.id, failure.epoch, kind, code) {
         Some((disposition, retry_at)) => match disposition.as_str() {
             "retry" => ("retry", retry_at),
             "held" => ("held", None),

@@ -12,6 +12,7 @@ pub mod enqueue;
 pub mod fail;
 pub mod graph;
 pub mod heartbeat;
+pub mod lock;
 pub mod open;
 pub mod owner;
 pub mod reap;

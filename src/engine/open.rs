@@ -291,16 +291,18 @@ fn await_time(
     from: Instant,
     now: Instant,
 ) -> Place {
-    let text: Option<String> =
-        answer.and_then(|value| serde_json::from_str(&value.to_text()).ok());
+    let text: Option<String> = answer.and_then(|value| serde_json::from_str(&value.to_text()).ok());
     let text = text.as_deref();
     let due = match step {
         DelayStep::For(span) => Ok(*span).map(|span| store::step::add_span(session, from, span)),
         DelayStep::Until(text) => input::try_timestamp(text).map(Some),
         DelayStep::ForPath(_) => match text {
-            Some(text) => {
-                input::try_interval(text).map(|span| store::step::add_span(session, from, span))
-            }
+            Some(text) => match input::try_interval(text) {
+                Ok(span) if span.is_too_long() => {
+                    Err(format!("delay {} is longer than 100 years", cut(text)))
+                }
+                span => span.map(|span| store::step::add_span(session, from, span)),
+            },
             None => Err("the path of delay gave no text".to_owned()),
         },
         DelayStep::UntilPath(_) => match text {
@@ -318,7 +320,7 @@ fn await_time(
         },
         Ok(due) => Place::Wait {
             reason: "delay",
-            due: due.filter(|due| due.is_finite()),
+            due,
             event: None,
         },
         Err(message) => failed("definition.invalid_time", message),

@@ -48,9 +48,9 @@ pub fn lock(session: &Session, leases: &[store::lease::Lease]) -> Locked {
 }
 
 /// How long a call tries to get a lease row that another session holds for a moment (a heartbeat, the reaper), in milliseconds.
-const BUSY_MS: i64 = 500;
+pub const BUSY_MS: i64 = 500;
 /// Between two tries, in milliseconds.
-const BUSY_STEP_MS: i64 = 5;
+pub const BUSY_STEP_MS: i64 = 5;
 
 /// Calls `take` until it has got every lease that still exists, or the time is up. `take` gets the leases still wanted and
 /// answers the jobs that it got.

@@ -74,6 +74,7 @@ pub fn release(session: &Session, request: &Request) -> Result<&'static str> {
             started_at: Some(lease.started_at),
         };
         store::job::append_ends(session, &[end], now);
+        store::job::answer_signals(session, vec![lease.id]);
         if let (Some(workflow), Some(step)) =
             (lease.workflow.and_then(|id| workflows.get(&id)), lease.step)
         {

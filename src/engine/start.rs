@@ -7,14 +7,18 @@ use sayiir_rules::ids;
 use sayiir_rules::workflow::WorkflowState;
 use serde_json::json;
 
-use crate::engine::{cancel, enqueue, open, owner, settle};
+use crate::engine::{cancel, delete, enqueue, open, owner, settle};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::Session;
 use crate::pg::xact;
+use crate::runtime::wake;
 use crate::store;
 use crate::store::workflow::{NewWorkflow, Workflow};
+
+/// `run_at` is at most a century ahead.
+const RUN_AT_AHEAD_US: i64 = 36_525 * 86_400_000_000;
 
 /// What to do when the id or key is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -121,10 +125,13 @@ pub fn start(
         while !store::workflow::take_active(session, id, organization, active_key) {
             if let Some((_, existing)) = store::workflow::active(session, organization, active_key)
             {
-                store::workflow::delete(session, id);
+                store::workflow::discard(session, id);
                 return Ok((existing, "existing_active"));
             }
         }
+    }
+    if let Some(us) = new.deadline_us {
+        wake::timer_at(now.plus_us(us));
     }
     let workflow = Workflow {
         id,
@@ -166,10 +173,14 @@ fn check(request: &Request) -> Result<()> {
     {
         owner::require_read_committed("a start with an id or key of the caller's")?;
     }
-    if request.run_at.is_some_and(|at| !at.is_finite()) {
-        return Err(
-            Error::new(Code::ArgumentOutOfRange, "run_at is infinite").with("argument", "run_at")
-        );
+    // What follows adds timeouts to it, and the sum has to be a timestamp.
+    let latest = Instant::now().plus_us(RUN_AT_AHEAD_US);
+    if request
+        .run_at
+        .is_some_and(|at| !at.is_finite() || at > latest)
+    {
+        let message = "run_at is infinite, or more than 100 years ahead";
+        return Err(Error::new(Code::ArgumentOutOfRange, message).with("argument", "run_at"));
     }
     enqueue::check_size("input", request.input)?;
     enqueue::check_size("metadata", request.metadata)
@@ -198,7 +209,7 @@ fn taken(
         OnConflict::TerminateExisting => {
             if let Some(workflow) = store::workflow::lock(session, vec![met.id]).pop() {
                 cancel::terminate(session, &workflow, Instant::now());
-                store::workflow::delete(session, workflow.id);
+                delete::remove(session, &workflow)?;
             }
             Ok(None)
         }

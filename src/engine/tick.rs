@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{owner, reap, timers};
+use crate::engine::{cancel_job, owner, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -36,9 +36,9 @@ pub fn before_claim(session: &Session) {
 fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
     let promoted = isolated(
         "timers",
-        &[()],
-        |_| Ok(timers::promote(session, max_rows)),
-        |()| {},
+        &timers::due_of_clock(session, max_rows),
+        |due| Ok(timers::promote(session, due)),
+        |job| store::wait::postpone(session, *job, Instant::now().plus_us(POSTPONE_US)),
     );
     let fired = isolated(
         "timers",
@@ -52,6 +52,13 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
         |due| Ok(reap::reap(session, due)?.len() as i64),
         |(job, _)| store::lease::postpone(session, *job, Instant::now().plus_us(POSTPONE_US)),
     );
+    // Before the next claim takes them: a job that was cancelled is not worked on.
+    let cancels = isolated(
+        "cancels",
+        &cancel_job::due(session, max_rows),
+        |due| cancel_job::apply_due(session, due),
+        |_| {},
+    );
     let deadlines = isolated(
         "deadlines",
         &timers::past_deadline(session, max_rows),
@@ -61,6 +68,7 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
     vec![
         ("timers", promoted + fired),
         ("leases", leases),
+        ("cancels", cancels),
         ("deadlines", deadlines),
     ]
 }

@@ -17,9 +17,14 @@ use crate::store::lease::Put;
 use crate::store::step::Waiting;
 use crate::store::workflow::Workflow;
 
-/// Due retries and `run_at`s become ready: one statement, no owner lock.
-pub fn promote(session: &Session, max_rows: i32) -> i64 {
-    let (moved, tasks) = store::wait::promote(session, Instant::now(), max_rows);
+/// Retries and `run_at`s that are due.
+pub fn due_of_clock(session: &Session, max_rows: i32) -> Vec<Uuid> {
+    store::wait::due_of_clock(session, Instant::now(), max_rows)
+}
+
+/// They become ready: one statement, no owner lock.
+pub fn promote(session: &Session, due: &[Uuid]) -> i64 {
+    let (moved, tasks) = store::wait::promote(session, due.to_vec(), Instant::now());
     for task in tasks {
         wake::job_ready(&task);
     }

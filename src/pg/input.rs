@@ -58,9 +58,12 @@ pub fn try_interval(text: &str) -> Result<Span, String> {
     subxact::attempt(|| interval(text))
 }
 
-/// Reads a timestamp; the error is Postgres's message.
+/// Reads a timestamp that comes some day; the error is Postgres's message.
 pub fn try_timestamp(text: &str) -> Result<Instant, String> {
-    subxact::attempt(|| timestamp(text))
+    match subxact::attempt(|| timestamp(text)) {
+        Ok(at) if !at.is_finite() => Err(format!("{text:?} is no point in time")),
+        at => at,
+    }
 }
 
 /// Whether this is an SQL/JSON path; the error is Postgres's message.

@@ -89,8 +89,10 @@ pub fn is_stopping() -> bool {
 /// Ends a worker in the way after which the server starts it again, if it was registered so. Unlike SIGTERM's own way it does not write
 /// a FATAL message at every shutdown.
 pub fn exit_for_restart() -> ! {
-    // SAFETY: runs the exit callbacks and does not return.
-    unsafe { pg_sys::proc_exit(1) }
+    // SAFETY: runs the exit callbacks and does not return, which the headers of Postgres 18 do not say in a way that Rust sees.
+    unsafe { pg_sys::proc_exit(1) };
+    #[allow(unreachable_code)]
+    std::process::abort()
 }
 
 /// Does what has to be done between two things: barriers (DROP DATABASE waits for every process to answer), termination, settings.

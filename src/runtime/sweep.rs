@@ -13,16 +13,17 @@ pub enum Swept {
     Done,
 }
 
-/// After so many rounds the worker looks at its other duties.
+/// After so many rounds of 200 rows the worker looks at its other duties.
 const MAX_ROUNDS: usize = 100;
 /// What a sweep could not take although it is due (locked, paused) is tried again so much later.
 const LATER_US: i64 = 1_000_000;
 
 /// Sweeps until nothing is due, then learns when the next is. An error is one of the database's, and comes back as its message.
-pub fn run(database: Option<&Database>) -> Result<Swept, String> {
+/// `between` runs after each round.
+pub fn run(database: Option<&Database>, between: impl Fn()) -> Result<Swept, String> {
     static TICK: Statement = Statement::new(
         &[],
-        "SELECT coalesce(pg_catalog.sum(done), 0)::bigint FROM sayiir.tick(1000)",
+        "SELECT coalesce(pg_catalog.sum(done), 0)::bigint FROM sayiir.tick(200)",
     );
     static NEXT_DUE: Statement = Statement::new(&[], "SELECT sayiir.next_due()");
 
@@ -35,6 +36,7 @@ pub fn run(database: Option<&Database>) -> Result<Swept, String> {
                 .map_or(0, |row| row.get::<i64>(1))
         })?;
         process::report_statistics();
+        between();
         match done {
             None => return Ok(Swept::Absent),
             Some(0) => break,

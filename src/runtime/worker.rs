@@ -2,7 +2,7 @@
 //!
 //! It sweeps what is due, stays as notifier while clients of the database make marks and 2 s beyond, and goes. So DROP DATABASE, CREATE
 //! DATABASE TEMPLATE and DROP EXTENSION, which wait 5 s for others to leave, are never blocked for long; what its own sweeps do does not
-//! keep it. While it sweeps it is no notifier: writers notify themselves, so no listener waits for a slow sweep.
+//! keep it. It sweeps in small rounds and notifies between two of them, so that listeners do not wait for long.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::fence;
@@ -37,14 +37,15 @@ pub extern "C-unwind" fn sayiir_worker(argument: pg_sys::Datum) {
         return;
     };
     process::connect(desk.database.load(SeqCst));
-    // What a database sets for its clients is not for its sweeps. A sweep that waits for a lock gives up before it can be the reason
-    // why somebody else's statement fails in a deadlock.
+    // What a database sets for its clients is not for its sweeps. In a deadlock, say with DROP EXTENSION, the sweep is who notices or
+    // gives up first, and tries again later.
     process::set(c"default_transaction_isolation", c"read committed");
     process::set(c"default_transaction_read_only", c"off");
     process::set(c"default_transaction_deferrable", c"off");
     #[cfg(any(feature = "pg17", feature = "pg18"))]
     process::set(c"transaction_timeout", c"0");
-    process::set(c"lock_timeout", c"500ms");
+    process::set(c"lock_timeout", c"100ms");
+    process::set(c"deadlock_timeout", c"10ms");
     process::set(c"sayiir.scope", c"global");
     IS_WORKER.store(true, SeqCst);
     let outcome = Visit::new(shared, desk).run();
@@ -84,17 +85,20 @@ impl Visit {
             return self.sweep(None);
         };
         self.adopt(database);
+        database.notifier_looks_at.store(NEVER, SeqCst);
+        database.notifier.publish();
         let mut result = self.sweep(Some(database));
         database.visited.store(true, SeqCst);
+        self.see_activity(database);
         while result != outcome::ABSENT && self.stays() {
             database.wanted.store(false, SeqCst);
-            database.notifier.publish();
             self.serve(database);
-            database.notifier.clear();
             if self.is_due(database) {
                 result = self.sweep(Some(database));
             }
         }
+        // Writers notify themselves from here on; what they marked before is sent.
+        database.notifier.clear();
         flush(database);
         result
     }
@@ -125,7 +129,11 @@ impl Visit {
     }
 
     fn sweep(&mut self, database: Option<&Database>) -> u8 {
-        let result = sweep::run(database);
+        let result = sweep::run(database, || {
+            if let Some(database) = database {
+                flush(database);
+            }
+        });
         let now = Instant::now();
         match result {
             Ok(Swept::Absent) => match self.is_absent() {
@@ -151,6 +159,15 @@ impl Visit {
         }
     }
 
+    /// Clients that make marks keep the worker here.
+    fn see_activity(&mut self, database: &Database) {
+        let activity = database.activity.load(SeqCst);
+        if activity != self.activity {
+            self.activity = activity;
+            self.last_mark = Instant::now();
+        }
+    }
+
     fn stays(&self) -> bool {
         settings::WORKER.get()
             && !self.desk.leave.load(SeqCst)
@@ -171,11 +188,7 @@ impl Visit {
             if flush(database) {
                 latch::pause(COLLECT_MS);
             }
-            let activity = database.activity.load(SeqCst);
-            if activity != self.activity {
-                self.activity = activity;
-                self.last_mark = Instant::now();
-            }
+            self.see_activity(database);
             if !self.stays() || self.is_due(database) {
                 return;
             }

@@ -2,14 +2,19 @@
 //!
 //! Whoever changes one of these tables sends a relation cache invalidation with its commit; every backend forgets when it
 //! receives it. The sender's own backend forgets too, also when its (sub)transaction aborts, so nothing that was read while
-//! its row was uncommitted outlives a rollback.
+//! its row was uncommitted outlives a rollback. What was read is kept only if nothing was forgotten meanwhile, and never what
+//! an older snapshot showed: the invalidation may have arrived already, and there will be no second one.
 
 use std::cell::Cell;
 
 use pgrx::pg_sys;
 
+use crate::pg::xact;
+
 thread_local! {
     static WATCHED: Cell<[pg_sys::Oid; 3]> = const { Cell::new([pg_sys::InvalidOid; 3]) };
+    /// Grows whenever something is forgotten.
+    static FORGOTTEN: Cell<u64> = const { Cell::new(0) };
 }
 
 const TABLES: [&std::ffi::CStr; 3] = [c"lane", c"task", c"role_scope"];
@@ -21,38 +26,47 @@ pub fn init() {
 }
 
 unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
-    let watched = WATCHED.get();
-    let hit = |n: usize| relation == pg_sys::InvalidOid || watched[n] == relation;
-    if hit(0) {
+    // All together, the oids too: dropping the extension sends these messages for the tables, and new ones have new oids.
+    if relation == pg_sys::InvalidOid || WATCHED.get().contains(&relation) {
         super::lane::forget();
-    }
-    if hit(1) {
         super::task::forget();
-    }
-    if hit(2) {
         crate::scope::forget();
-    }
-    if relation == pg_sys::InvalidOid {
         WATCHED.set([pg_sys::InvalidOid; 3]);
+        FORGOTTEN.set(FORGOTTEN.get() + 1);
     }
 }
 
-/// Finds the watched tables' oids; before anything is read into a cache. Cheap once known.
-pub fn watch() {
+/// A read whose result is to be kept; made before it.
+pub struct Watch(u64);
+
+/// Finds the watched tables' oids. Cheap once known.
+pub fn watch() -> Watch {
     let mut watched = WATCHED.get();
-    if watched[0] != pg_sys::InvalidOid {
-        return;
+    if watched[0] == pg_sys::InvalidOid {
+        for (n, table) in TABLES.iter().enumerate() {
+            watched[n] = relation(table);
+        }
+        WATCHED.set(watched);
     }
-    for (n, table) in TABLES.iter().enumerate() {
-        watched[n] = relation(table);
-    }
-    WATCHED.set(watched);
+    Watch(FORGOTTEN.get())
 }
 
-/// Tells every backend, with the commit, that the n-th watched table changed.
+impl Watch {
+    /// Whether what was read since may be kept.
+    pub fn may_keep(&self) -> bool {
+        self.0 == FORGOTTEN.get() && !xact::snapshot_is_fixed()
+    }
+}
+
+/// Tells every backend, with the commit, that a watched table changed, and this one at once.
 pub fn changed(table: &'static std::ffi::CStr) {
-    // SAFETY: the relation exists: this runs after a statement that wrote it.
-    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation(table)) };
+    // SAFETY: the relation exists: this runs after a statement that wrote it. A message of the command that still runs would be
+    // dropped by an abort, and what was read meanwhile would stay; so the command ends here, as between two statements.
+    unsafe {
+        pg_sys::CacheInvalidateRelcacheByRelid(relation(table));
+        pg_sys::GetCurrentCommandId(true);
+        pg_sys::CommandCounterIncrement();
+    }
 }
 
 fn relation(table: &std::ffi::CStr) -> pg_sys::Oid {

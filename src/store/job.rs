@@ -276,6 +276,33 @@ pub fn try_lock_standalone(session: &Session, ids: Vec<Uuid>) -> Vec<Uuid> {
         .collect()
 }
 
+/// Cancel requests to jobs that are ready or waiting: (job, reason).
+pub fn unleased_requests(session: &Session, max_rows: i32) -> Vec<(Uuid, Option<String>)> {
+    // signal_pkey, whole: it holds what workers have not answered yet; then job_ready_pkey, job_wait_pkey
+    static FIND: Statement = Statement::new(
+        &[INT4],
+        "SELECT s.job_id, s.reason FROM sayiir.signal s
+         WHERE s.kind = 'cancel'
+           AND (EXISTS (SELECT FROM sayiir.job_ready r WHERE r.job_id = s.job_id)
+                OR EXISTS (SELECT FROM sayiir.job_wait w WHERE w.job_id = s.job_id))
+         ORDER BY s.job_id LIMIT $1",
+    );
+    FIND.run(session, args![max_rows])
+        .iter()
+        .map(|row| (row.get(1), row.opt(2)))
+        .collect()
+}
+
+/// Forgets the requests to jobs that have ended as cancelled.
+pub fn answer_signals(session: &Session, ids: Vec<Uuid>) {
+    // signal_pkey, leading column
+    static ANSWER: Statement = Statement::new(
+        &[UUIDS],
+        "DELETE FROM sayiir.signal WHERE job_id = ANY ($1)",
+    );
+    ANSWER.run(session, args![ids]);
+}
+
 /// Requests the cancellation of a leased job.
 pub fn request_cancel(
     session: &Session,
@@ -296,7 +323,8 @@ pub struct End {
     pub state: String,
     pub epoch: i64,
     pub run_number: i32,
-    /// Ended by the call of a worker, not by the engine or a person.
+    pub error_code: Option<String>,
+    /// Ended while a worker held it.
     pub by_worker: bool,
 }
 
@@ -304,13 +332,14 @@ pub fn end(session: &Session, id: Uuid) -> Option<End> {
     // job_end_pkey
     static END: Statement = Statement::new(
         &[UUID],
-        "SELECT state::text, epoch, run_number, worker IS NOT NULL FROM sayiir.job_end WHERE job_id = $1",
+        "SELECT state::text, epoch, run_number, error_code, worker IS NOT NULL FROM sayiir.job_end WHERE job_id = $1",
     );
     END.run(session, args![id]).first().map(|row| End {
         state: row.get(1),
         epoch: row.get(2),
         run_number: row.get(3),
-        by_worker: row.get(4),
+        error_code: row.opt(4),
+        by_worker: row.get(5),
     })
 }
 
@@ -381,19 +410,23 @@ pub fn task(session: &Session, id: Uuid) -> Option<String> {
         .and_then(|row| row.opt(1))
 }
 
-/// The answer to a failure that this lease has reported before: (disposition, retry_at).
+/// The answer to a failure that this lease has reported before: (disposition, retry_at). What the reaper said of the lease is
+/// another failure.
 pub fn attempt_answer(
     session: &Session,
     id: Uuid,
     epoch: i64,
+    kind: &str,
+    error_code: &str,
 ) -> Option<(String, Option<Instant>)> {
     // job_attempt_pkey, leading column
     static ANSWER: Statement = Statement::new(
-        &[UUID, INT8],
-        "SELECT disposition, retry_at FROM sayiir.job_attempt WHERE job_id = $1 AND epoch = $2 AND kind <> 'expired'",
+        &[UUID, INT8, TEXT, TEXT],
+        "SELECT disposition, retry_at FROM sayiir.job_attempt
+         WHERE job_id = $1 AND epoch = $2 AND kind = $3 AND error_code = $4",
     );
     ANSWER
-        .run(session, args![id, epoch])
+        .run(session, args![id, epoch, kind, error_code])
         .first()
         .map(|row| (row.get(1), row.opt(2)))
 }

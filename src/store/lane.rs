@@ -29,7 +29,8 @@ struct Key {
 struct Filter {
     all: bool,
     organization: Option<String>,
-    tasks: Vec<String>,
+    /// None = every task.
+    tasks: Option<Vec<String>>,
     tags: Vec<String>,
 }
 
@@ -55,7 +56,7 @@ pub fn of_job(
     priority: i32,
     tags: &[String],
 ) -> i64 {
-    super::cache::watch();
+    let watch = super::cache::watch();
     let key = Key {
         organization: organization.map(str::to_owned),
         task: task.to_owned(),
@@ -76,9 +77,16 @@ pub fn of_job(
         .run(session, args![organization, task, priority, tags.to_vec()])
         .first()
         .map(|row| row.get(1));
-    let id = found.unwrap_or_else(|| create(session, organization, task, priority, tags));
-    BY_KEY.with_borrow_mut(|known| known.insert(key, id));
-    id
+    match found {
+        Some(id) => {
+            if watch.may_keep() {
+                BY_KEY.with_borrow_mut(|known| known.insert(key, id));
+            }
+            id
+        }
+        // Kept when it is found again: it is known to nobody until the commit.
+        None => create(session, organization, task, priority, tags),
+    }
 }
 
 fn create(
@@ -89,14 +97,9 @@ fn create(
     tags: &[String],
 ) -> i64 {
     static NEXT: Statement = Statement::new(&[], "SELECT pg_catalog.nextval('sayiir.lane_seq')");
-    // A new lane of a paused task is born paused.
     static INSERT: Statement = Statement::new(
         &[INT8, TEXT, TEXT, INT4, TEXTS],
-        "INSERT INTO sayiir.lane (lane, organization_id, task, priority, tags, paused)
-         SELECT $1, $2, $3, $4, $5, coalesce((
-             SELECT t.paused OR NOT t.enabled FROM sayiir.task t
-             WHERE t.task = $3 AND (t.organization_id = $2 OR t.organization_id IS NULL)
-             ORDER BY t.organization_id NULLS LAST LIMIT 1), false)",
+        "INSERT INTO sayiir.lane (lane, organization_id, task, priority, tags) VALUES ($1, $2, $3, $4, $5)",
     );
     let sequence: i64 = NEXT
         .run(session, &[])
@@ -112,14 +115,15 @@ fn create(
     id
 }
 
-/// The unpaused lanes that a worker may take from, by id: priority first. `tasks` = None takes every task.
+/// The lanes that a worker may take from, by id: priority first. `tasks` = None takes every task. Lanes of a task that is paused or
+/// disabled are not among them; only the task's row says so, hence a lane made while its task is being paused stands still, too.
 pub fn compatible(
     session: &Session,
     scope: &Scope,
     tasks: Option<&[String]>,
     tags: &[String],
 ) -> Rc<Vec<Lane>> {
-    super::cache::watch();
+    let watch = super::cache::watch();
     let (all, organization) = match scope {
         Scope::All => (true, None),
         Scope::One(organization) => (false, organization.clone()),
@@ -127,24 +131,29 @@ pub fn compatible(
     let filter = Filter {
         all,
         organization,
-        tasks: tasks.map(<[_]>::to_vec).unwrap_or_default(),
+        tasks: tasks.map(<[_]>::to_vec),
         tags: tags.to_vec(),
     };
     if let Some(known) = BY_FILTER.with_borrow(|known| known.get(&filter).cloned()) {
         return known;
     }
     let [every, organization] = scope.args();
-    let read = |row: Row| Lane {
-        id: row.get(1),
-        tags: row.get(2),
+    let still = super::task::StandingStill::read(session, tasks);
+    let read = |row: Row| {
+        let (organization, task): (Option<String>, String) = (row.opt(3), row.get(4));
+        let lane = Lane {
+            id: row.get(1),
+            tags: row.get(2),
+        };
+        (!still.contains(organization, task)).then_some(lane)
     };
     let lanes: Vec<Lane> = match tasks {
         // lane_task
         Some(tasks) => {
             static OF_TASKS: Statement = Statement::new(
                 &[BOOL, TEXT, TEXTS],
-                "SELECT lane, tags FROM sayiir.lane
-                 WHERE task = ANY ($3) AND NOT paused AND ($1 OR organization_id IS NOT DISTINCT FROM $2)",
+                "SELECT lane, tags, organization_id, task FROM sayiir.lane
+                 WHERE task = ANY ($3) AND ($1 OR organization_id IS NOT DISTINCT FROM $2)",
             );
             OF_TASKS
                 .run(
@@ -156,20 +165,20 @@ pub fn compatible(
                     ],
                 )
                 .iter()
-                .map(read)
+                .filter_map(read)
                 .collect()
         }
         // lane_pkey, whole: once after each change of a lane
         None => {
             static EVERY: Statement = Statement::new(
                 &[BOOL, TEXT],
-                "SELECT lane, tags FROM sayiir.lane
-                 WHERE NOT paused AND ($1 OR organization_id IS NOT DISTINCT FROM $2) ORDER BY lane",
+                "SELECT lane, tags, organization_id, task FROM sayiir.lane
+                 WHERE $1 OR organization_id IS NOT DISTINCT FROM $2 ORDER BY lane",
             );
             EVERY
                 .run(session, &[every, organization])
                 .iter()
-                .map(read)
+                .filter_map(read)
                 .collect()
         }
     };
@@ -179,6 +188,9 @@ pub fn compatible(
         .collect();
     lanes.sort_by_key(|lane| lane.id);
     let lanes = Rc::new(lanes);
+    if !watch.may_keep() {
+        return lanes;
+    }
     BY_FILTER.with_borrow_mut(|known| {
         if known.len() >= MAX_FILTERS {
             known.clear();
@@ -186,19 +198,4 @@ pub fn compatible(
         known.insert(filter, Rc::clone(&lanes));
     });
     lanes
-}
-
-/// Pauses or resumes the lanes of a task; a task of one organization touches only that organization's lanes, a global one every
-/// lane whose organization has no row of its own for the task.
-pub fn set_paused(session: &Session, organization: Option<&str>, task: &str, paused: bool) {
-    static SET: Statement = Statement::new(
-        &[TEXT, TEXT, BOOL],
-        "UPDATE sayiir.lane l SET paused = $3
-         WHERE l.task = $2 AND l.paused <> $3
-           AND (l.organization_id = $1
-                OR ($1 IS NULL AND NOT EXISTS (
-                    SELECT FROM sayiir.task t WHERE t.task = $2 AND t.organization_id = l.organization_id)))",
-    );
-    SET.run(session, args![organization, task, paused]);
-    super::cache::changed(c"lane");
 }

@@ -16,6 +16,8 @@ pub struct Claimed {
     pub job: Option<Line>,
     pub lane: i64,
     pub seq: i64,
+    /// When a sweep has to look at it.
+    pub check_at: Instant,
 }
 
 /// Columns of `claimed_job`.
@@ -77,7 +79,8 @@ pub fn claim(
          SELECT job_id, epoch, task, input, attempt, max_attempts, run_number, workflow_id, workflow_name, workflow_version,
              step, item_index, idempotency_key, '{}'::jsonb,
              least($6 + lease_us * interval '1 microsecond', deadline_at), deadline_at, tags, organization_id,
-             trace_parent, may_run, lane, seq
+             trace_parent, may_run, lane, seq,
+             CASE WHEN may_run THEN least($6 + lease_us * interval '1 microsecond', deadline_at) ELSE $6 END
          FROM job",
     );
     CLAIM
@@ -92,6 +95,7 @@ pub fn claim(
                 .then(|| row.keep_columns(CLAIMED_COLUMNS)),
             lane: row.get(21),
             seq: row.get(22),
+            check_at: row.get(23),
         })
         .collect()
 }
@@ -106,17 +110,18 @@ pub fn next_lane(session: &Session, lane: i64) -> Option<i64> {
     NEXT.run(session, args![lane]).first().map(|row| row.get(1))
 }
 
-/// The first seq of each lane that has a ready row.
-pub fn heads(session: &Session, lanes: Vec<i64>) -> Vec<(i64, i64)> {
+/// The first seq, from its `lows` on, of each lane that has a ready row.
+pub fn heads(session: &Session, lanes: Vec<i64>, lows: Vec<i64>) -> Vec<(i64, i64)> {
     // job_ready_lane: one probe a lane
     static HEADS: Statement = Statement::new(
-        &[INT8S],
-        "SELECT l.lane, r.seq FROM unnest($1) AS l (lane)
+        &[INT8S, INT8S],
+        "SELECT l.lane, r.seq FROM ROWS FROM (unnest($1), unnest($2)) AS l (lane, low)
          CROSS JOIN LATERAL (
-             SELECT q.seq FROM sayiir.job_ready q WHERE q.lane = l.lane ORDER BY q.lane, q.seq LIMIT 1) r",
+             SELECT q.seq FROM sayiir.job_ready q WHERE q.lane = l.lane AND q.seq >= l.low
+             ORDER BY q.lane, q.seq LIMIT 1) r",
     );
     HEADS
-        .run(session, args![lanes])
+        .run(session, args![lanes, lows])
         .iter()
         .map(|row| (row.get(1), row.get(2)))
         .collect()

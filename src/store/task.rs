@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::args;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::{Row, Session, Statement};
-use crate::pg::types::{BOOL, INT4, INT8, JSONB, TEXT};
+use crate::pg::types::{BOOL, INT4, INT8, JSONB, TEXT, TEXTS};
 
 /// What a task says of its jobs; None = the engine's default.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ pub fn forget() {
 
 /// The organization's own definition of the task, else the global one.
 pub fn find(session: &Session, organization: Option<&str>, task: &str) -> Option<Task> {
-    super::cache::watch();
+    let watch = super::cache::watch();
     let key = (organization.map(str::to_owned), task.to_owned());
     if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).cloned()) {
         return known;
@@ -65,7 +65,9 @@ pub fn find(session: &Session, organization: Option<&str>, task: &str) -> Option
             retry_jitter: row.opt(8),
             enabled: row.get(9),
         });
-    KNOWN.with_borrow_mut(|known| known.insert(key, found.clone()));
+    if watch.may_keep() {
+        KNOWN.with_borrow_mut(|known| known.insert(key, found.clone()));
+    }
     found
 }
 
@@ -111,7 +113,7 @@ pub fn define(session: &Session, new: &Definition) {
     super::cache::changed(c"task");
 }
 
-/// Sets `paused` and answers whether the lanes stand still: paused, or the task disabled.
+/// Sets `paused`. The lanes follow: see [`StandingStill`].
 pub fn set_paused(session: &Session, organization: Option<&str>, task: &str, paused: bool) {
     static UPSERT: Statement = Statement::new(
         &[TEXT, TEXT, BOOL],
@@ -122,15 +124,38 @@ pub fn set_paused(session: &Session, organization: Option<&str>, task: &str, pau
     super::cache::changed(c"task");
 }
 
-/// Whether the task's lanes stand still: it is paused or disabled.
-pub fn stands_still(session: &Session, organization: Option<&str>, task: &str) -> bool {
-    static READ: Statement = Statement::new(
-        &[TEXT, TEXT],
-        "SELECT paused OR NOT enabled FROM sayiir.task WHERE task = $2 AND organization_id IS NOT DISTINCT FROM $1",
-    );
-    READ.run(session, args![organization, task])
-        .first()
-        .is_some_and(|row| row.get(1))
+/// Which tasks are paused or disabled, and so may not be claimed.
+pub struct StandingStill(HashMap<(Option<String>, String), bool>);
+
+impl StandingStill {
+    /// Of these tasks, or of all.
+    pub fn read(session: &Session, tasks: Option<&[String]>) -> Self {
+        // task_task_organization_id_key
+        static OF_TASKS: Statement = Statement::new(
+            &[TEXTS],
+            "SELECT organization_id, task, paused OR NOT enabled FROM sayiir.task WHERE task = ANY ($1)",
+        );
+        // task_pkey, whole: once after each change of a lane or task
+        static EVERY: Statement = Statement::new(
+            &[],
+            "SELECT organization_id, task, paused OR NOT enabled FROM sayiir.task ORDER BY id",
+        );
+        let rows = match tasks {
+            Some(tasks) => OF_TASKS.run(session, args![tasks.to_vec()]),
+            None => EVERY.run(session, &[]),
+        };
+        Self(
+            rows.iter()
+                .map(|row| ((row.opt(1), row.get(2)), row.get(3)))
+                .collect(),
+        )
+    }
+
+    /// The organization's own row decides, then the global one.
+    pub fn contains(&self, organization: Option<String>, task: String) -> bool {
+        let own = self.0.get(&(organization, task.clone()));
+        *own.or_else(|| self.0.get(&(None, task))).unwrap_or(&false)
+    }
 }
 
 /// The task's row as `task_info`.

@@ -7,22 +7,39 @@ use crate::pg::clock::Instant;
 use crate::pg::spi::{Session, Statement};
 use crate::pg::types::{INT4, TIME, UUID, UUIDS};
 
-/// Moves due retries and `run_at`s to ready. No owner lock: a claim reads the owner's status itself. Answers (moved, tasks).
-pub fn promote(session: &Session, now: Instant, max_rows: i32) -> (i64, Vec<String>) {
-    // job_wait_due. The seq is drawn behind the delete, so after the xid.
-    static PROMOTE: Statement = Statement::new(
+/// Retries and `run_at`s that are due, oldest first. No lock.
+pub fn due_of_clock(session: &Session, now: Instant, max_rows: i32) -> Vec<Uuid> {
+    // job_wait_due
+    static DUE: Statement = Statement::new(
         &[TIME, INT4],
+        "SELECT job_id FROM sayiir.job_wait
+         WHERE due <= $1 AND due IS NOT NULL AND reason IN ('run_at', 'retry')
+         ORDER BY due, job_id LIMIT $2",
+    );
+    DUE.run(session, args![now, max_rows])
+        .iter()
+        .map(|row| row.get(1))
+        .collect()
+}
+
+/// Moves those that are still due to ready, in their order. No owner lock: a claim reads the owner's status itself. Answers (moved,
+/// tasks).
+pub fn promote(session: &Session, ids: Vec<Uuid>, now: Instant) -> (i64, Vec<String>) {
+    // job_wait_pkey. The seq is drawn behind the delete, so after the xid.
+    static PROMOTE: Statement = Statement::new(
+        &[UUIDS, TIME],
         "WITH locked AS MATERIALIZED (
-             SELECT job_id FROM sayiir.job_wait
-             WHERE due <= $1 AND due IS NOT NULL AND reason IN ('run_at', 'retry')
-             ORDER BY due, job_id LIMIT $2 FOR UPDATE SKIP LOCKED),
+             SELECT w.job_id FROM unnest($1) AS i (job_id)
+             JOIN sayiir.job_wait w ON w.job_id = i.job_id
+             WHERE w.due <= $2 AND w.reason IN ('run_at', 'retry')
+             FOR UPDATE OF w SKIP LOCKED),
          gone AS (DELETE FROM sayiir.job_wait w USING locked k WHERE w.job_id = k.job_id RETURNING w.*),
          ready AS (
              INSERT INTO sayiir.job_ready (job_id, workflow, lane, seq, run_number, attempt, epoch)
              SELECT job_id, workflow, lane, nextval('sayiir.ready_seq'), run_number, attempt, epoch FROM gone)
          SELECT l.task, count(*) FROM gone g JOIN sayiir.lane l ON l.lane = g.lane GROUP BY l.task",
     );
-    let rows = PROMOTE.run(session, args![now, max_rows]);
+    let rows = PROMOTE.run(session, args![ids, now]);
     rows.iter()
         .fold((0, Vec::new()), |(moved, mut tasks), row| {
             tasks.push(row.get(1));

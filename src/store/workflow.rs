@@ -409,15 +409,43 @@ pub fn see(session: &Session, scope: &Scope, workflow_id: &str) -> Option<Seen> 
     })
 }
 
-/// Deletes a finished workflow with all that is its own. The row is locked.
+/// Takes back the row that this call has inserted. What is known by the id stays: events may have come early.
+pub fn discard(session: &Session, id: i64) {
+    // workflow_pkey
+    static DISCARD: Statement =
+        Statement::new(&[INT8], "DELETE FROM sayiir.workflow WHERE id = $1");
+    DISCARD.run(session, args![id]);
+}
+
+/// Deletes the hot rows of a workflow that no other session holds: the way rows move, one fresh statement each.
+pub fn delete_hot(session: &Session, id: i64) {
+    // job_wait_workflow, job_ready_workflow, job_lease_workflow
+    static WAITING: Statement = Statement::new(
+        &[INT8],
+        "WITH locked AS MATERIALIZED (SELECT job_id FROM sayiir.job_wait WHERE workflow = $1 FOR UPDATE SKIP LOCKED)
+         DELETE FROM sayiir.job_wait h USING locked k WHERE h.job_id = k.job_id",
+    );
+    static READY: Statement = Statement::new(
+        &[INT8],
+        "WITH locked AS MATERIALIZED (SELECT job_id FROM sayiir.job_ready WHERE workflow = $1 FOR UPDATE SKIP LOCKED)
+         DELETE FROM sayiir.job_ready h USING locked k WHERE h.job_id = k.job_id",
+    );
+    static LEASED: Statement = Statement::new(
+        &[INT8],
+        "WITH locked AS MATERIALIZED (SELECT job_id FROM sayiir.job_lease WHERE workflow = $1 FOR UPDATE SKIP LOCKED)
+         DELETE FROM sayiir.job_lease h USING locked k WHERE h.job_id = k.job_id",
+    );
+    for statement in [&WAITING, &READY, &LEASED] {
+        statement.run(session, args![id]);
+    }
+}
+
+/// Deletes a workflow that has no hot rows, with all that is its own. The row is locked.
 pub fn delete(session: &Session, id: i64) {
     // job_step, workflow_log_workflow, event_buffered, event_key's unique index, workflow_active_pkey
     static JOBS: Statement = Statement::new(
         &[INT8],
         "WITH job AS (DELETE FROM sayiir.job WHERE workflow = $1 RETURNING job_id),
-         ready AS (DELETE FROM sayiir.job_ready h USING job WHERE h.job_id = job.job_id),
-         waiting AS (DELETE FROM sayiir.job_wait h USING job WHERE h.job_id = job.job_id),
-         lease AS (DELETE FROM sayiir.job_lease h USING job WHERE h.job_id = job.job_id),
          ended AS (DELETE FROM sayiir.job_end h USING job WHERE h.job_id = job.job_id),
          attempt AS (DELETE FROM sayiir.job_attempt h USING job WHERE h.job_id = job.job_id),
          signal AS (DELETE FROM sayiir.signal h USING job WHERE h.job_id = job.job_id)

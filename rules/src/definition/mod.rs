@@ -36,6 +36,9 @@ pub const MAX_EDGES: usize = 100_000;
 /// recursions over it to stay far from the end of a backend's stack.
 pub const MAX_DEPTH: usize = 100;
 
+const DAY_US: i64 = 86_400_000_000;
+const CENTURY_US: i128 = 36_525 * DAY_US as i128;
+
 /// What only Postgres can tell about a definition.
 pub trait Host {
     /// Reads an interval as Postgres does; the error is its message.
@@ -65,11 +68,17 @@ pub struct Span {
 impl Span {
     /// Its length in microseconds, a day taken as 24 hours; `None` if it has months or is out of range.
     pub fn fixed_us(&self) -> Option<i64> {
-        const DAY_US: i64 = 86_400_000_000;
         if self.months != 0 {
             return None;
         }
         (i64::from(self.days) * DAY_US).checked_add(self.micros)
+    }
+
+    /// Longer than a century, forwards or backwards: added to a time it may be no timestamp any more, and a job with such a
+    /// time would raise in whatever claims or sweeps it, and stop the others.
+    pub fn is_too_long(&self) -> bool {
+        let days = i128::from(self.months).abs() * 31 + i128::from(self.days).abs();
+        days * i128::from(DAY_US) + i128::from(self.micros).abs() > CENTURY_US
     }
 }
 
@@ -124,6 +133,29 @@ pub fn compile(canonical: &Value, host: &dyn Host) -> Result<Graph, Vec<Problem>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_span_is_at_most_a_century() {
+        let days = |days| Span {
+            days,
+            ..Span::default()
+        };
+        assert!(!days(36_525).is_too_long());
+        assert!(days(36_526).is_too_long());
+        assert!(days(-36_526).is_too_long());
+        let infinite = Span {
+            months: i32::MIN,
+            days: i32::MIN,
+            micros: i64::MIN,
+        };
+        assert!(infinite.is_too_long());
+        let months = |months| Span {
+            months,
+            ..Span::default()
+        };
+        assert!(!months(1_178).is_too_long());
+        assert!(months(1_200).is_too_long());
+    }
 
     #[test]
     fn what_cannot_be_read_is_a_problem() {

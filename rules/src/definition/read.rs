@@ -114,7 +114,8 @@ impl<'h> Reader<'h> {
         let fits = whole.filter(|n| range.contains(n));
         if fits.is_none() {
             let message = format!(
-                "{number} is not a whole number from {} to {}",
+                "{} is not a whole number from {} to {}",
+                short(number),
                 range.start(),
                 range.end()
             );
@@ -135,7 +136,12 @@ impl<'h> Reader<'h> {
         };
         let fits = number.as_f64().filter(|n| range.contains(n));
         if fits.is_none() {
-            let message = format!("{number} is not from {} to {}", range.start(), range.end());
+            let message = format!(
+                "{} is not from {} to {}",
+                short(number),
+                range.start(),
+                range.end()
+            );
             self.problem(at, "definition.out_of_range", message);
         }
         fits
@@ -154,14 +160,13 @@ impl<'h> Reader<'h> {
                 return None;
             }
         };
-        let refused = if rule == Duration::Calendar {
+        let refused = if span.is_too_long() {
+            Some("is longer than 100 years")
+        } else if rule == Duration::Calendar {
             (span.months < 0 || span.days < 0 || span.micros < 0).then_some("is negative")
         } else {
             match span.fixed_us() {
-                None if span.months != 0 => {
-                    Some("has months, whose length differs; only a delay takes them")
-                }
-                None => Some("is too long"),
+                None => Some("has months, whose length differs; only a delay takes them"),
                 Some(us) if us < 0 => Some("is negative"),
                 Some(0) if rule == Duration::Limit => Some("leaves no time"),
                 Some(_) => None,
@@ -173,6 +178,16 @@ impl<'h> Reader<'h> {
             return None;
         }
         Some(span)
+    }
+}
+
+/// A number in a message: jsonb keeps more than 100,000 digits.
+fn short(number: &Number) -> String {
+    const SHOWN: usize = 40;
+    let text = number.to_string();
+    match text.get(..SHOWN) {
+        Some(begin) if text.len() > SHOWN => format!("{begin}…"),
+        _ => text,
     }
 }
 
