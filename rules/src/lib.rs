@@ -12,12 +12,14 @@
 //! | [`release`] | ended step + counters → release, cancel or wait |
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
+//! | [`effect`] | the ledger of outside side effects |
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod words;
 
 pub mod definition;
+pub mod effect;
 pub mod event;
 pub mod ids;
 pub mod job;
