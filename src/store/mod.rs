@@ -2,6 +2,8 @@
 
 pub mod cache;
 pub mod definition;
+pub mod effect;
+pub mod effect_set;
 pub mod event;
 pub mod job;
 pub mod lane;
