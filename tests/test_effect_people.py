@@ -20,7 +20,6 @@ from effects import (
 from jobs import call, no_worker, one, refused, value  # noqa: F401
 from listening import Listener
 from psycopg.types.json import Jsonb
-from support import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -248,40 +247,3 @@ def test_a_dump_has_the_ledger(cluster, db, conn):
     assert str(effect.id) in dump
     for table in ["effect", "effect_event", "effect_observation"]:
         assert f"COPY sayiir.{table} " in dump
-
-
-# Crashes
-
-
-def test_a_killed_server_forgets_no_acknowledged_attempt(cluster, connect):
-    keys = [a_key() for _ in range(20)]
-    conn = connect()
-    conn.execute("SET synchronous_commit = off")
-    begun = [begin(conn, key) for key in keys]
-    finished = begun[:5]
-    conn.execute("SET synchronous_commit = on")
-    for effect in finished:
-        finish(conn, effect)
-    cluster.restart("immediate")
-    conn = connect()
-    for effect in begun:
-        assert begin(conn, effect.logical_key).decision == ("replay" if effect in finished else "in_progress")
-    expire(conn, *begun)
-    for effect in begun[5:]:
-        # Not silently again: whether it was applied is for a person to say.
-        assert begin(conn, effect.logical_key).decision == "needs_intervention"
-        assert get(conn, effect).attempt_count == 1
-    assert_sound(conn)
-
-
-def test_a_killed_session_leaves_the_attempt(connect):
-    worker, conn = connect(), connect()
-    effect = running(worker)
-    with worker.transaction(), pytest.raises(Exception, match="terminat|closed|lost"):
-        finish(worker, effect)
-        conn.execute("SELECT pg_terminate_backend(%s)", [worker.info.backend_pid])
-        wait_until(lambda: not value(conn, "SELECT count(*) FROM pg_stat_activity WHERE pid = %s", worker.info.backend_pid))
-        worker.execute("SELECT 1")
-    assert get(conn, effect).status == "executing"
-    assert begin(conn, effect.logical_key).decision == "in_progress"
-    assert_sound(conn)

@@ -10,10 +10,17 @@ use crate::SqlStore;
 
 /// The server of `scripts/with-cluster`. Its background worker is off: leases of a caller's clock lie in the past of its own.
 fn server() -> PgConnectOptions {
-    std::env::var("SAYIIR_URI")
-        .expect("no server; run the tests with 'make test-effects'")
-        .parse()
-        .expect("SAYIIR_URI is a connection URI")
+    let variable =
+        |name| std::env::var(name).expect("no server; run the tests with 'make test-effects'");
+    PgConnectOptions::new()
+        .socket(variable("SAYIIR_SOCKET"))
+        .port(
+            variable("SAYIIR_PORT")
+                .parse()
+                .expect("SAYIIR_PORT is a number"),
+        )
+        .username("postgres")
+        .database("postgres")
 }
 
 /// Makes an empty database.

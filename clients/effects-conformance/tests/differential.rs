@@ -26,8 +26,8 @@ enum Shown {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire(u8, u64),
-    Renew(Shown, u64),
+    Acquire(u8, Duration),
+    Renew(Shown, Duration),
     Release(Shown),
     Transition {
         which: usize,
@@ -52,9 +52,13 @@ fn shown() -> impl Strategy<Value = Shown> {
     ]
 }
 
-/// Milliseconds: none, some, more than the end of time.
-fn ttl() -> impl Strategy<Value = u64> {
-    prop_oneof![1 => Just(0), 8 => 1..5_000_u64, 1 => Just(u64::MAX)]
+/// None, some, and more than both clocks can count.
+fn ttl() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        1 => Just(Duration::ZERO),
+        8 => (1..5_000_u64).prop_map(Duration::from_millis),
+        1 => Just(Duration::MAX),
+    ]
 }
 
 fn document() -> impl Strategy<Value = Option<Value>> {
@@ -188,7 +192,6 @@ impl Both {
         match step {
             Step::Acquire(owner, ttl) => {
                 let owner = WorkerId::new(format!("worker-{owner}"));
-                let ttl = Duration::from_millis(ttl);
                 let mut expected = self.model.acquire_lease(&owner, now, ttl);
                 if let Ok(lease) = &mut expected {
                     lease.expires_at = kept(lease.expires_at);
@@ -207,7 +210,6 @@ impl Both {
                 else {
                     return;
                 };
-                let ttl = Duration::from_millis(ttl);
                 let mut expected = self.model.renew_lease(&lease, now, ttl);
                 if let Ok(lease) = &mut expected {
                     lease.expires_at = kept(lease.expires_at);
