@@ -354,7 +354,8 @@ pub fn leased(session: &Session, id: Uuid) -> bool {
     !LEASED.run(session, args![id]).is_empty()
 }
 
-/// One heartbeat of a batch: (job, directive word or None when the lease is lost).
+/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested) of those that are
+/// not lost.
 pub fn heartbeat(
     session: &Session,
     ids: Vec<Uuid>,
@@ -364,13 +365,12 @@ pub fn heartbeat(
     now: Instant,
 ) -> Vec<(Uuid, Option<String>, bool)> {
     // job_lease_pkey, workflow_pkey, signal_pkey. No indexed column changes, so the update stays HOT.
-    // Rows are locked in job order, so two batches of one worker cannot wait for each other in a circle.
+    // Rows are locked in the order of `ids`. An ORDER BY here would be answered by walking all of job_lease_pkey.
     static HEARTBEAT: Statement = Statement::new(
         &[UUIDS, INT8S, INT8, INT8, INT8, TEXT, TIME],
         "WITH locked AS MATERIALIZED (
              SELECT l.job_id FROM ROWS FROM (unnest($1), unnest($2)) AS i (job_id, epoch)
              JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
-             ORDER BY l.job_id
              FOR UPDATE OF l)
          UPDATE sayiir.job_lease l
          SET expires_at = least($7 + coalesce($3, l.lease_us) * interval '1 microsecond', l.deadline_at),
