@@ -3,8 +3,9 @@
 import time
 
 import pytest
-from jobs import a_task, assert_sound, call, claim, claim_one, complete, enqueue, get, no_worker, one, refused, value  # noqa: F401
 from psycopg.types.json import Jsonb
+
+from jobs import a_task, assert_sound, call, claim, claim_one, complete, enqueue, get, no_worker, one, refused, value  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 

@@ -1,6 +1,7 @@
 """Cancel: at once when nobody holds the job, else a request; and exactly one end, whoever comes first."""
 
 import pytest
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,

@@ -5,8 +5,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from jobs import SQLSTATES, a_task, assert_sound, call, claim, enqueue, get, leased, no_worker, one, refused, value  # noqa: F401
 from psycopg.types.json import Jsonb
+
+from jobs import SQLSTATES, a_task, assert_sound, call, claim, enqueue, get, leased, no_worker, one, refused, value  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -23,7 +24,9 @@ def job(cluster, db):
 def state(conn):
     """What must not change: every row of every table of jobs."""
     tables = ["job", "job_ready", "job_lease", "job_wait", "job_end", "job_attempt", "signal", "lane", "task"]
-    return [value(conn, f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM sayiir.{table} t") for table in tables]
+    return [
+        value(conn, f"SELECT md5(string_agg(t::text, '|' ORDER BY t::text)) FROM sayiir.{table} t") for table in tables
+    ]
 
 
 def is_refused(conn, code, argument, query, **values):
@@ -152,7 +155,10 @@ def test_range(conn, query, argument, value):
 
 @pytest.mark.parametrize(
     ("query", "argument"),
-    [("job_claim('w', '{t}', lease => 'infinity')", "lease"), ("job_release(gen_random_uuid(), 1, '-infinity')", "delay")],
+    [
+        ("job_claim('w', '{t}', lease => 'infinity')", "lease"),
+        ("job_release(gen_random_uuid(), 1, '-infinity')", "delay"),
+    ],
 )
 def test_infinite_intervals(cluster, conn, query, argument):
     if cluster.major < 17:  # there are none
@@ -162,7 +168,9 @@ def test_infinite_intervals(cluster, conn, query, argument):
         is_refused(conn, "argument.out_of_range", argument, query)
 
 
-@pytest.mark.parametrize("query", ["job_claim('w', '{t}', wait => '10.001 s')", "job_result(gen_random_uuid(), '11 s')"])
+@pytest.mark.parametrize(
+    "query", ["job_claim('w', '{t}', wait => '10.001 s')", "job_result(gen_random_uuid(), '11 s')"]
+)
 def test_nothing_waits_longer_than_10_seconds(conn, query):
     assert is_refused(conn, "wait.too_long", None, query).max_us == 10_000_000
 
@@ -208,7 +216,9 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "code", "argument"), OPTIONS, ids=json.dumps)
-@pytest.mark.parametrize("query", ["job_enqueue('t', options => %(v)s)", "job_enqueue_many('t', '[1]', options => %(v)s)"])
+@pytest.mark.parametrize(
+    "query", ["job_enqueue('t', options => %(v)s)", "job_enqueue_many('t', '[1]', options => %(v)s)"]
+)
 def test_options(conn, query, options, code, argument):
     detail = is_refused(conn, code, argument, query, v=Jsonb(options))
     if code == "option.unknown":
@@ -216,13 +226,17 @@ def test_options(conn, query, options, code, argument):
 
 
 # Numbers that no float holds, and documents nested deeper than a parser likes.
-@pytest.mark.parametrize("text", ['{"retry": {"factor": 1e400}}', '{"retry": ' + "[" * 300 + "]" * 300 + "}"], ids=["1e400", "deep"])
+@pytest.mark.parametrize(
+    "text", ['{"retry": {"factor": 1e400}}', '{"retry": ' + "[" * 300 + "]" * 300 + "}"], ids=["1e400", "deep"]
+)
 def test_options_beyond_the_parser(conn, text):
     for query in ["job_enqueue('t', options => %(v)s)", "task_define('t', retry => (%(v)s::jsonb) -> 'retry')"]:
         is_refused(conn, "argument.invalid", None, query, v=text)
 
 
-@pytest.mark.parametrize("text", ["1e400", "-1e400", "1e-400", "[" * 3000 + "]" * 3000, '"' + "\\u20ac" * 1000 + '"', "9" * 500])
+@pytest.mark.parametrize(
+    "text", ["1e400", "-1e400", "1e-400", "[" * 3000 + "]" * 3000, '"' + "\\u20ac" * 1000 + '"', "9" * 500]
+)
 def test_any_json_passes_through(conn, text):
     """The database reads it; nothing else does."""
     [(job_id, _)] = conn.execute("SELECT * FROM sayiir.job_enqueue(%s, %s)", [task := a_task(), text]).fetchall()
@@ -259,7 +273,11 @@ def test_options_of_a_batch(conn, options, argument):
         ("job_enqueue_many('t', 'null')", "argument.invalid", "payloads"),
         ("job_enqueue_many('t', '[1, 2]', '{a}')", "argument.invalid", "idempotency_keys"),
         ("job_enqueue_many('t', '[]', '{a}')", "argument.invalid", "idempotency_keys"),
-        ("job_enqueue_many('t', (SELECT jsonb_agg(1) FROM generate_series(0, 100000)))", "argument.too_large", "payloads"),
+        (
+            "job_enqueue_many('t', (SELECT jsonb_agg(1) FROM generate_series(0, 100000)))",
+            "argument.too_large",
+            "payloads",
+        ),
         ("job_enqueue('t', resource_key => 'r')", "argument.invalid", "resource_key"),
         ("task_define('t', max_leases => 1)", "argument.invalid", "max_leases"),
         ("task_define('t', retry => '[]')", "argument.invalid", "retry"),
@@ -283,7 +301,12 @@ def test_batches_of_leases(conn, job, function):
     more = ", array_fill('e'::text, ARRAY[cardinality(%(ids)s::uuid[])])" if function == "job_fail_many" else ""
     for ids in [[job.job_id] * 2, [uuid4() for _ in range(1001)]]:
         is_refused(
-            conn, "argument.invalid", "job_ids", f"{function}(%(ids)s::uuid[], %(epochs)s{more})", ids=ids, epochs=[job.epoch] * len(ids)
+            conn,
+            "argument.invalid",
+            "job_ids",
+            f"{function}(%(ids)s::uuid[], %(epochs)s{more})",
+            ids=ids,
+            epochs=[job.epoch] * len(ids),
         )
 
 

@@ -5,8 +5,9 @@ import threading
 
 import psycopg
 import pytest
-from jobs import a_task, assert_sound, call, claim, enqueue, in_background, no_worker, one, refused, value  # noqa: F401
 from psycopg.types.json import Jsonb
+
+from jobs import a_task, assert_sound, call, claim, enqueue, in_background, no_worker, one, refused, value  # noqa: F401
 from support import wait_for_lock
 
 pytestmark = pytest.mark.usefixtures("no_worker")
@@ -64,7 +65,10 @@ def test_50_sessions_half_of_which_roll_back(connect):
         with conn.transaction(force_rollback=rolls_back):
             return keyed(conn, task)
 
-    threads = [(rolls_back, in_background(run, conn, rolls_back)) for conn, rolls_back in zip(sessions, [True, False] * 25, strict=True)]
+    threads = [
+        (rolls_back, in_background(run, conn, rolls_back))
+        for conn, rolls_back in zip(sessions, [True, False] * 25, strict=True)
+    ]
     answers = [(rolls_back, thread.join(60)) for rolls_back, thread in threads]
     committed = [answer for rolls_back, answer in answers if not rolls_back]
     assert len({answer.job_id for answer in committed}) == 1
@@ -126,7 +130,9 @@ def test_overlapping_batches_of_many_sessions(connect):
             keys = chance.sample([f"k{n}" for n in range(60)], 30)
             with conn.transaction(force_rollback=rolls_back(chance)) as _:
                 rows = call(conn, "job_enqueue_many", task, Jsonb([1] * 30), keys)
-            answers.update({key: row.job_id for key, row in zip(keys, rows, strict=True) if committed(conn, row.job_id)})
+            answers.update(
+                {key: row.job_id for key, row in zip(keys, rows, strict=True) if committed(conn, row.job_id)}
+            )
         return answers
 
     def rolls_back(chance):

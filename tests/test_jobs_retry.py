@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -27,7 +29,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -135,7 +136,9 @@ def test_a_worker_may_ask_for_later_but_not_for_earlier(conn):
     assert fail(conn, job, retry_at=datetime(1, 1, 1, tzinfo=UTC)).disposition == "retry"
 
 
-@pytest.mark.parametrize("when", ["294276-12-31 23:59:59.999999+00", "9999-12-31 00:00:00+00", "4713-01-01 00:00:00+00 BC"])
+@pytest.mark.parametrize(
+    "when", ["294276-12-31 23:59:59.999999+00", "9999-12-31 00:00:00+00", "4713-01-01 00:00:00+00 BC"]
+)
 def test_far_times_stop_nobody(conn, when):
     """The timers are swept past them."""
     job = leased(conn)
@@ -308,7 +311,9 @@ def broken(conn):
     def make(table, *job_ids):
         if table not in made:
             made.append(table)
-            conn.execute(f"CREATE TRIGGER break BEFORE INSERT ON sayiir.{table} FOR EACH ROW EXECUTE FUNCTION public.break()")
+            conn.execute(
+                f"CREATE TRIGGER break BEFORE INSERT ON sayiir.{table} FOR EACH ROW EXECUTE FUNCTION public.break()"
+            )
         for job_id in job_ids:
             conn.execute("INSERT INTO public.broken VALUES (%s)", [job_id])
 

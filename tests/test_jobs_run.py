@@ -2,9 +2,10 @@
 
 import psycopg
 import pytest
-from jobs import a_task, assert_sound, call, enqueue, get, leased, no_worker, one, refused, value  # noqa: F401
 from psycopg import sql
 from psycopg.types.json import Jsonb
+
+from jobs import a_task, assert_sound, call, enqueue, get, leased, no_worker, one, refused, value  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -103,7 +104,9 @@ def test_any_name_that_regproc_reads(conn, task):
 
 def test_the_handler_runs_with_the_callers_rights_and_settings(conn, task):
     role = f"runner_{task[5:]}"
-    conn.execute(f"CREATE ROLE {role}; GRANT sayiir_worker, sayiir_client TO {role}; GRANT USAGE ON SCHEMA public TO {role}")
+    conn.execute(
+        f"CREATE ROLE {role}; GRANT sayiir_worker, sayiir_client TO {role}; GRANT USAGE ON SCHEMA public TO {role}"
+    )
     try:
         conn.execute(f"SET ROLE {role}; SET search_path = public, pg_temp")
         ids = fill(conn, task, {"n": 1})
@@ -164,7 +167,9 @@ def test_a_job_that_somebody_leases_is_left(conn, task):
 
 def test_a_cancelled_statement_leaves_the_job(connect, task):
     conn, other = connect(), connect()
-    conn.execute("CREATE OR REPLACE FUNCTION public.sleep(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(pg_sleep(60)::text)'")
+    conn.execute(
+        "CREATE OR REPLACE FUNCTION public.sleep(jsonb) RETURNS jsonb LANGUAGE sql AS 'SELECT to_jsonb(pg_sleep(60)::text)'"
+    )
     [job_id] = fill(conn, task, {"n": 1})
     conn.execute("SET statement_timeout = '200 ms'")
     with pytest.raises(psycopg.errors.QueryCanceled):

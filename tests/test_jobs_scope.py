@@ -5,6 +5,8 @@ import uuid
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -21,7 +23,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -116,7 +117,10 @@ def test_another_organizations_job_is_no_job(conn, task):
                 call(conn, "job_result", job_id, **asked)
             assert one(conn, "job_requeue", job_id, **asked)[1:] == ("not_found", None, None)
     for view in VIEWS:
-        assert value(conn, f"SELECT count(*) FROM sayiir.{view} WHERE task = %s AND organization_id IS NOT NULL", task) == 0
+        assert (
+            value(conn, f"SELECT count(*) FROM sayiir.{view} WHERE task = %s AND organization_id IS NOT NULL", task)
+            == 0
+        )
     with scope(conn, "organization", "acme"):
         assert call(conn, "job_get", mine) == []
         assert value(conn, "SELECT count(*) FROM sayiir.jobs WHERE task = %s", task) == 2

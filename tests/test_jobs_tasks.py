@@ -3,6 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from psycopg.rows import namedtuple_row
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -21,7 +23,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.rows import namedtuple_row
 from support import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")
@@ -49,10 +50,26 @@ def queue(conn, task):
 
 def test_a_definition_keeps_what_it_is_not_told(conn, task):
     first = one(conn, "task_define", task, max_attempts=3, timeout="5 min", lease="30 s", priority=7)
-    assert (first.max_attempts, first.timeout, first.lease, first.priority) == (3, timedelta(minutes=5), timedelta(seconds=30), 7)
-    assert (first.enabled, first.paused, first.retry, first.organization_id, first.options) == (True, False, None, None, {})
+    assert (first.max_attempts, first.timeout, first.lease, first.priority) == (
+        3,
+        timedelta(minutes=5),
+        timedelta(seconds=30),
+        7,
+    )
+    assert (first.enabled, first.paused, first.retry, first.organization_id, first.options) == (
+        True,
+        False,
+        None,
+        None,
+        {},
+    )
     second = one(conn, "task_define", task, retry={"initial": "1 s"}, max_attempts=4)
-    assert (second.max_attempts, second.timeout, second.priority, second.retry) == (4, timedelta(minutes=5), 7, {"initial": "1 s"})
+    assert (second.max_attempts, second.timeout, second.priority, second.retry) == (
+        4,
+        timedelta(minutes=5),
+        7,
+        {"initial": "1 s"},
+    )
     assert (second.created_at, second.updated_at > first.updated_at) == (first.created_at, True)
     shown = row(conn, "tasks", task=task)
     assert (shown.max_attempts, shown.lease, shown.retry) == (4, timedelta(seconds=30), {"initial": "1 s"})
@@ -71,7 +88,11 @@ def test_the_definition_at_enqueue_counts(conn, task):
 def test_an_organizations_own_definition_comes_first(conn, task):
     call(conn, "task_define", task, max_attempts=2)
     call(conn, "task_define", task, max_attempts=3, organization_id="acme")
-    ids = [enqueue(conn, task), enqueue(conn, task, organization_id="acme"), enqueue(conn, task, organization_id="other")]
+    ids = [
+        enqueue(conn, task),
+        enqueue(conn, task, organization_id="acme"),
+        enqueue(conn, task, organization_id="other"),
+    ]
     query = "SELECT max_attempts FROM sayiir.job WHERE job_id = %s"
     assert [value(conn, query, job_id) for job_id in ids] == [2, 3, 2]
 
@@ -214,7 +235,13 @@ def test_jobs_shows_every_state(conn, task):
     )
     fail(conn, running, "e", "m")
     job = row(conn, "jobs", job_id=ready)
-    assert (job.status, job.waits_for, job.error_code, job.error_message, job.due is None) == ("scheduled", "retry", "e", "m", False)
+    assert (job.status, job.waits_for, job.error_code, job.error_message, job.due is None) == (
+        "scheduled",
+        "retry",
+        "e",
+        "m",
+        False,
+    )
     call(conn, "job_cancel", ready, "r")
     job = row(conn, "jobs", job_id=ready)
     assert (job.status, job.reason, job.waits_for, job.due) == ("cancelled", "r", None, None)

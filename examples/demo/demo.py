@@ -315,6 +315,9 @@ def main():
     with connect(uri, "demo", patience=10) as conn:
         if not conn.execute("SELECT 1 FROM pg_extension WHERE extname = 'sayiir'").fetchone():
             raise Failed("the database has no extension sayiir; run CREATE EXTENSION sayiir")
+    TARGET.mkdir(parents=True, exist_ok=True)
+    if not os.access(TARGET, os.W_OK):
+        raise Failed(f"the report cannot be written: {TARGET} belongs to someone else")
     demo = Demo(uri, options, folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

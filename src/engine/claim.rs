@@ -31,7 +31,7 @@ const FULL_SCAN_US: i64 = 1_000_000;
 /// … and at most so many times its own cost apart.
 const FULL_SCAN_COST: i64 = 50;
 /// Between two looks of a waiting claim, in milliseconds.
-const POLL_MS: i64 = 100;
+const POLL_MS: i64 = 1000;
 
 pub struct Request<'a> {
     pub scope: Scope,

@@ -63,6 +63,7 @@ pub extern "C-unwind" fn sayiir_launcher(_argument: pg_sys::Datum) {
         all: BTreeSet::new(),
         list_at: Instant(0),
         start_at: Instant(0),
+        looked_at: Instant(0),
     };
     loop {
         shared.launcher_looks_at.store(NEVER, SeqCst);
@@ -96,6 +97,7 @@ struct Launcher {
     list_at: Instant,
     /// Not before that: the server had no room for a process.
     start_at: Instant,
+    looked_at: Instant,
 }
 
 struct Known {
@@ -118,6 +120,10 @@ struct Due {
 impl Launcher {
     /// One look around. Returns when the next one is due if nothing happens before.
     fn look(&mut self, now: Instant) -> Instant {
+        if now < self.looked_at {
+            self.forget_times();
+        }
+        self.looked_at = now;
         self.clear_desks(now);
         let in_a_second = now.plus_us(SECOND);
         if !settings::WORKER.get() {
@@ -154,6 +160,16 @@ impl Launcher {
             self.start(&due, now);
         }
         next
+    }
+
+    /// The clock was set back.
+    fn forget_times(&mut self) {
+        self.list_at = Instant(0);
+        self.start_at = Instant(0);
+        for known in self.open.values_mut() {
+            (known.visit_at, known.not_before, known.stay_at) =
+                (Instant(0), Instant(0), Instant(0));
+        }
     }
 
     /// Learns from the workers that have gone.

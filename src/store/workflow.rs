@@ -52,21 +52,26 @@ pub fn try_lock(session: &Session, ids: Vec<i64>) -> Vec<Workflow> {
     LOCK.run(session, args![ids]).iter().map(workflow).collect()
 }
 
-/// The key of a workflow within the scope; no lock.
+/// The key of a workflow within the scope; no lock. Of several, one in each organization, it is the global one, else the first by
+/// organization.
 pub fn find(session: &Session, scope: &Scope, workflow_id: &str) -> Option<i64> {
-    // workflow_workflow_id_organization_id_key
-    static FIND: Statement = Statement::new(
-        &[TEXT, BOOL, TEXT],
-        "SELECT id FROM sayiir.workflow
-         WHERE workflow_id = $1 AND ($2 OR organization_id IS NOT DISTINCT FROM $3) ORDER BY id LIMIT 1",
+    // workflow_workflow_id_organization_id_key. Within one organization there is one, so nothing is sorted; an order by the primary
+    // key would be a walk over all workflows.
+    static OF_ONE: Statement = Statement::new(
+        &[TEXT, TEXT],
+        "SELECT id FROM sayiir.workflow WHERE workflow_id = $1 AND organization_id IS NOT DISTINCT FROM $2",
     );
-    let [all, organization] = scope.args();
-    FIND.run(
-        session,
-        &[pgrx::IntoDatum::into_datum(workflow_id), all, organization],
-    )
-    .first()
-    .map(|row| row.get(1))
+    static OF_ALL: Statement = Statement::new(
+        &[TEXT],
+        "SELECT id FROM sayiir.workflow WHERE workflow_id = $1 ORDER BY organization_id NULLS FIRST LIMIT 1",
+    );
+    let found = match scope {
+        Scope::One(organization) => {
+            OF_ONE.run(session, args![workflow_id, organization.as_deref()])
+        }
+        Scope::All => OF_ALL.run(session, args![workflow_id]),
+    };
+    found.first().map(|row| row.get(1))
 }
 
 /// A workflow to be born.
@@ -379,7 +384,7 @@ pub struct Seen {
     pub own: bool,
 }
 
-/// The workflow as it is now; no lock.
+/// The workflow as it is now; no lock. Of several it is the one that [`find`] finds.
 pub fn see(session: &Session, scope: &Scope, workflow_id: &str) -> Option<Seen> {
     // workflow_workflow_id_organization_id_key, job_ready_workflow, job_lease_workflow
     static SEE: Statement = Statement::new(
@@ -392,6 +397,7 @@ pub fn see(session: &Session, scope: &Scope, workflow_id: &str) -> Option<Seen> 
              w.xmin = pg_current_xact_id_if_assigned()::xid
          FROM sayiir.workflow w
          WHERE w.workflow_id = $1 AND ($2 OR w.organization_id IS NOT DISTINCT FROM $3)
+         ORDER BY w.organization_id NULLS FIRST
          LIMIT 1",
     );
     let [all, organization] = scope.args();
