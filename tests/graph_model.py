@@ -68,7 +68,9 @@ class Graph:
             # Of a step that has ended whenever this one is released.
             read = draw.choice(list(step.after))
             step.when = f'$.steps.{read}.status == "succeeded"'
-        plans, weights = {"task": (TASK_PLANS, TASK_WEIGHTS), "event": (EVENT_PLANS, EVENT_WEIGHTS)}.get(step.kind, (None, None))
+        plans, weights = {"task": (TASK_PLANS, TASK_WEIGHTS), "event": (EVENT_PLANS, EVENT_WEIGHTS)}.get(
+            step.kind, (None, None)
+        )
         if plans:
             step.plan = draw.choices(list(plans), weights)[0]
         step.output = {"of": key} if step.kind == "task" or step.plan == "send" else None

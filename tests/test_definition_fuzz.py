@@ -6,6 +6,7 @@ import random
 
 import psycopg
 import pytest
+
 from flows import code_of, query, value
 
 BASE = {
@@ -24,8 +25,12 @@ BASE = {
             "task": "fuzz",
             "after": ["charge", {"step": "wait", "on": "terminal"}, {"step": "until", "release": "success"}],
             "join": "some",
-            "input": {"a": "$.input.a", "b": ["$.steps.charge.output", {"$all": "$.input.list[*] ? (@ > 1)"}], "c": "$$"},
-            "when": "$.steps.charge.status == \"succeeded\"",
+            "input": {
+                "a": "$.input.a",
+                "b": ["$.steps.charge.output", {"$all": "$.input.list[*] ? (@ > 1)"}],
+                "c": "$$",
+            },
+            "when": '$.steps.charge.status == "succeeded"',
         },
     ],
 }
@@ -40,9 +45,9 @@ WORDS = [
     "é\U0001f600",
     "$.",
     "$.input",
-    "$.input.a[*] ? (@.b like_regex \"(\" )",
+    '$.input.a[*] ? (@.b like_regex "(" )',
     "$.steps.charge.output.**{2 to last}",
-    "$.steps.\"charge\".output",
+    '$.steps."charge".output',
     "$.input[0 to 99999999999]",
     "$.input.a.datetime()",
     "strict $.input.nope",
@@ -184,11 +189,19 @@ def test_whatever_steps_give_their_workflow_goes_on(unharmed):
     conn, seed = unharmed, random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    paths = [word for word in WORDS if word.startswith(("$.", "lax", "strict"))] + ["$.steps.a.output", "$.steps.a.error"]
+    paths = [word for word in WORDS if word.startswith(("$.", "lax", "strict"))] + [
+        "$.steps.a.output",
+        "$.steps.a.error",
+    ]
     for _ in range(400):
         steps = [
             {"key": "a", "task": "given"},
-            {"key": "b", "task": "given", "after": ["a"], "input": {"x": draw.choice(paths), "y": {"$all": draw.choice(paths)}}},
+            {
+                "key": "b",
+                "task": "given",
+                "after": ["a"],
+                "input": {"x": draw.choice(paths), "y": {"$all": draw.choice(paths)}},
+            },
             {"key": "c", "task": "given", "after": ["a"], "when": draw.choice(paths)},
             {"key": "d", "delay": draw.choice(paths[:3] + ["$.steps.a.output"]), "after": ["a"]},
             {"key": "e", "until": "$.steps.a.output", "after": ["a"]},
@@ -205,8 +218,13 @@ def test_whatever_steps_give_their_workflow_goes_on(unharmed):
                 answer = value(conn, "SELECT sayiir.job_complete(%s, %s, %s)", job["job_id"], job["epoch"], output)
                 assert answer == "succeeded"
         workflow_id = rows[0]["workflow_id"]
-        states = {row["step"]: row["status"] for row in query(conn, "SELECT * FROM sayiir.workflow_steps(%s)", workflow_id)}
-        assert "blocked" not in states.values() or states["d"] == "waiting" or states["e"] == "waiting", (states, definition)
+        states = {
+            row["step"]: row["status"] for row in query(conn, "SELECT * FROM sayiir.workflow_steps(%s)", workflow_id)
+        }
+        assert "blocked" not in states.values() or states["d"] == "waiting" or states["e"] == "waiting", (
+            states,
+            definition,
+        )
         conn.execute("SELECT sayiir.workflow_cancel(%s)", [workflow_id])
 
 
@@ -260,7 +278,10 @@ def test_strange_numbers_and_intervals(unharmed):
     for text in ("-1 us", "10 s 1 us", "178000000 years", "-178000000 years", "1 mon", None):
         for sql in ("workflow_wait('fuzz', %s)", "workflow_result('fuzz', %s)"):
             rows, code = call(conn, f"SELECT sayiir.{sql}", text)
-            assert code in ("argument.null", "argument.out_of_range", "wait.too_long", "workflow.not_found"), (text, code)
+            assert code in ("argument.null", "argument.out_of_range", "wait.too_long", "workflow.not_found"), (
+                text,
+                code,
+            )
 
 
 def test_10_mb_of_definition(unharmed):

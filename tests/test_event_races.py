@@ -6,6 +6,7 @@ import random
 import threading
 
 import pytest
+
 from background import Background, together
 from flows import Flow, event, graph, healthy, on, query, send, start_graph, task, value
 from support import wait_until
@@ -106,7 +107,9 @@ def test_a_birth_during_a_sending(conn, other, third, end):
     workflow_id = f"born during sending {end}"
     conn.execute("BEGIN")
     assert send(conn, workflow_id, "e", 1) == "early"
-    birth = Background(other, lambda conn: start_graph(conn, graph(event("e"), task("t", "e")), workflow_id=workflow_id))
+    birth = Background(
+        other, lambda conn: start_graph(conn, graph(event("e"), task("t", "e")), workflow_id=workflow_id)
+    )
     birth.is_blocked(third)
     waits = "SELECT locktype FROM pg_locks WHERE pid = %s AND NOT granted"
     assert query(third, waits, other.info.backend_pid) == [{"locktype": "advisory"}]
@@ -169,7 +172,9 @@ def test_an_event_that_waited_for_its_timeout_comes_too_late(conn, other, third,
     sending = Background(other, lambda conn: flow.send("e", 1, conn=conn)).is_blocked(third)
     finish(conn, end)
     assert sending.answer() == ("buffered" if end == "commit" else "resumed")
-    assert (flow.states["e"], flow.states["no"]) == (("failed", "ready") if end == "commit" else ("succeeded", "cancelled"))
+    assert (flow.states["e"], flow.states["no"]) == (
+        ("failed", "ready") if end == "commit" else ("succeeded", "cancelled")
+    )
 
 
 def test_an_event_that_waited_for_a_cancel_is_late(conn, other, third, end):
@@ -179,7 +184,9 @@ def test_an_event_that_waited_for_a_cancel_is_late(conn, other, third, end):
     sending = Background(other, lambda conn: flow.send("e", 1, conn=conn)).is_blocked(third)
     finish(conn, end)
     assert sending.answer() == ("late" if end == "commit" else "resumed")
-    assert flow.states == ({"e": "cancelled", "t": "cancelled"} if end == "commit" else {"e": "succeeded", "t": "ready"})
+    assert flow.states == (
+        {"e": "cancelled", "t": "cancelled"} if end == "commit" else {"e": "succeeded", "t": "ready"}
+    )
 
 
 def test_a_cancel_that_waited_for_an_event_cancels_what_it_released(conn, other, third, end):

@@ -4,12 +4,17 @@ import json
 
 import psycopg
 import pytest
+
 from flows import Flow, event, healthy, on, query, refused, send, start_graph, task, value
 from support import wait_until
 
 
 def events(conn, workflow_id):
-    rows = query(conn, "SELECT name, payload, disposition FROM sayiir.events WHERE workflow_id = %s ORDER BY event_id", workflow_id)
+    rows = query(
+        conn,
+        "SELECT name, payload, disposition FROM sayiir.events WHERE workflow_id = %s ORDER BY event_id",
+        workflow_id,
+    )
     return [(row["name"], row["payload"], row["disposition"]) for row in rows]
 
 
@@ -17,7 +22,12 @@ def test_an_event_ends_the_step_that_waits_for_it(conn):
     flow = Flow(conn, event("e"), task("t", "e"))
     assert flow.states["e"] == "waiting"
     wait = query(conn, "SELECT * FROM sayiir.waits WHERE workflow_id = %s", flow.id)[0]
-    assert (wait["step"], wait["event"], wait["until"], wait["workflow_name"]) == ("e", "e", None, flow.definition["name"])
+    assert (wait["step"], wait["event"], wait["until"], wait["workflow_name"]) == (
+        "e",
+        "e",
+        None,
+        flow.definition["name"],
+    )
     assert flow.send("e", {"ok": True}) == "resumed"
     row = flow.step("e")
     assert (row["status"], row["output"]) == ("succeeded", {"ok": True})
@@ -241,7 +251,9 @@ def test_a_payload_of_10_mb_goes_through(conn):
 def test_an_event_wakes_every_level_it_releases(conn):
     """A buffered event ends its step at once, so several levels may pass in one call."""
     steps = [task("a")] + [event(f"e{n}", f"e{n - 1}" if n else "a") for n in range(20)]
-    workflow_id, _ = start_graph(conn, {"name": "chain", "steps": [step | {"task": "chain_a"} if "task" in step else step for step in steps]})
+    workflow_id, _ = start_graph(
+        conn, {"name": "chain", "steps": [step | {"task": "chain_a"} if "task" in step else step for step in steps]}
+    )
     for n in range(20):
         assert send(conn, workflow_id, f"e{n}", n) == "buffered"
     job = query(conn, "SELECT job_id, epoch FROM sayiir.job_claim('w', '{chain_a}')")[0]

@@ -307,3 +307,12 @@ def test_tick_names_its_sweeps(conn):
 
 def test_nothing_was_lost(conn):
     assert_sound(conn)
+
+
+def test_a_pause_of_one_organization_keeps_the_policy_of_the_global_task(conn):
+    conn.execute("SELECT * FROM sayiir.task_define('kept', max_attempts => 9, retry => '{\"initial\": \"7s\"}')")
+    conn.execute("SELECT sayiir.task_pause('kept', organization_id => 'o')")
+    conn.execute("SELECT sayiir.task_resume('kept', organization_id => 'o')")
+    job = conn.execute("SELECT job_id FROM sayiir.job_enqueue('kept', organization_id => 'o')").fetchone()[0]
+    policy = conn.execute("SELECT max_attempts, retry_initial_us FROM sayiir.job WHERE job_id = %s", [job]).fetchone()
+    assert policy == (9, 7_000_000)

@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+
 from flows import graph, healthy, on, query, start_graph, task, value
 
 PAIRS = 8

@@ -4,9 +4,10 @@ import json
 import random
 import threading
 
+from psycopg import Error
+
 from flows import code_of, healthy, query, send, start_graph, value
 from graph_model import BY_THE_RULE, Graph
-from psycopg import Error
 from support import wait_until
 
 GRAPHS = 150
@@ -183,7 +184,9 @@ def test_random_graphs_come_to_the_end_that_the_rules_say(conn, connect):
     run = Run(connect, seed)
     run.go(conn)
     # A lease of a cancelled workflow that its worker left ends with the next sweep.
-    wait_until(lambda: conn.execute("SELECT sayiir.tick()") and value(conn, "SELECT count(*) FROM sayiir.job_lease") == 0)
+    wait_until(
+        lambda: conn.execute("SELECT sayiir.tick()") and value(conn, "SELECT count(*) FROM sayiir.job_lease") == 0
+    )
     rows = {}
     for row in query(conn, ENDS, list(run.graphs)):
         assert row["jobs"] == 1, row

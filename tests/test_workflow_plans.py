@@ -5,6 +5,7 @@ import random
 import uuid
 
 import pytest
+
 from flows import define, event, graph, on, query, send, start, start_graph, task, value
 from jobs import no_worker  # noqa: F401
 from plans import explained, has_auto_explain, nodes
@@ -23,7 +24,11 @@ ROWS = 6 * FAN
 ROUNDS = 7
 
 WORKFLOW = graph(
-    task("a"), *[task(f"m{n}", "a") for n in range(FAN)], event("e", "a"), task("z", *[f"m{n}" for n in range(FAN)]), name="plan"
+    task("a"),
+    *[task(f"m{n}", "a") for n in range(FAN)],
+    event("e", "a"),
+    task("z", *[f"m{n}" for n in range(FAN)]),
+    name="plan",
 )
 
 # Copies of one workflow of each kind, open ones that wait and have a buffered event, finished ones with their history.
@@ -191,7 +196,10 @@ CALLS = {
 
 
 # These show people few rows in an order of their own.
-SHOW = {"get", "steps", "history", "explain", "complete a step"}
+SHOW = {"status", "wait", "get", "steps", "history", "explain", "complete a step"}
+# Of each ready step it counts the jobs before it, up to 1000; and it reads once what workers do now.
+COUNTED = {"explain": 1000 * (FAN + 2)}
+ONCE = {"explain": "job_lease"}
 
 
 @pytest.fixture(scope="module")
@@ -221,17 +229,19 @@ def backend(cluster, db, no_worker):  # noqa: F811
         conn.close()
 
 
-def wrong(statement, plan, may_sort):
+def wrong(name, statement, plan):
     """What in this plan would cost more with larger tables."""
     for node, above in nodes(plan):
         table = node.get("Relation Name")
         if table not in TABLES or node["Node Type"] == "ModifyTable":
             continue
+        if table == ONCE.get(name) and node["Actual Loops"] == 1:
+            continue
         rows = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
         sorted_ = any(up["Node Type"] in ("Sort", "Incremental Sort") for up in above)
         # Owners are locked in order.
-        may_sort = may_sort or "FOR NO KEY UPDATE" in statement
-        if node["Node Type"] == "Seq Scan" or rows > ROWS or (sorted_ and not may_sort):
+        may_sort = name in SHOW or "FOR NO KEY UPDATE" in statement
+        if node["Node Type"] == "Seq Scan" or rows > COUNTED.get(name, ROWS) or (sorted_ and not may_sort):
             yield node["Node Type"], table, rows, statement
 
 
@@ -247,7 +257,7 @@ def test_a_call_reads_what_it_is_about(backend, planned, name):
     with explained(conn) as plans:
         run(conn, given)
     assert plans
-    assert [found for statement, plan in plans for found in wrong(statement, plan, name in SHOW)] == []
+    assert [found for statement, plan in plans for found in wrong(name, statement, plan)] == []
 
 
 def test_1000_steps_are_released_and_joined_in_a_few_statements(conn):
@@ -272,14 +282,21 @@ def test_1000_event_steps_are_released_in_a_few_statements(conn):
     if not has_auto_explain(conn):
         pytest.skip("this package of Postgres has no auto_explain")
     steps = [event(f"e{n}", "a", event=f"e{n % 500}") for n in range(1000)]
-    workflow_id, _ = start_graph(conn, graph(task("a"), *steps, task("z", *(on(f"e{n}", "terminal") for n in range(1000)))))
+    workflow_id, _ = start_graph(
+        conn, graph(task("a"), *steps, task("z", *(on(f"e{n}", "terminal") for n in range(1000))))
+    )
     # Three times more of the names 0 to 99 than the two steps that wait for each.
-    conn.execute("SELECT count(sayiir.workflow_send_event(%s, 'e' || n %% 100, to_jsonb(n))) FROM generate_series(0, 499) n", [workflow_id])
+    conn.execute(
+        "SELECT count(sayiir.workflow_send_event(%s, 'e' || n %% 100, to_jsonb(n))) FROM generate_series(0, 499) n",
+        [workflow_id],
+    )
     leases = leased(conn, workflow_id=workflow_id)
     with explained(conn) as plans:
         complete_many(conn, leases)
     assert len(plans) <= 12, [statement for statement, _ in plans]
-    rows = query(conn, "SELECT event, status, output FROM sayiir.steps WHERE workflow_id = %s AND kind = 'event'", workflow_id)
+    rows = query(
+        conn, "SELECT event, status, output FROM sayiir.steps WHERE workflow_id = %s AND kind = 'event'", workflow_id
+    )
     assert sorted(row["output"] for row in rows if row["status"] == "succeeded") == list(range(200))
     assert sum(row["status"] == "waiting" for row in rows) == 800
     assert value(conn, "SELECT count(*) FROM sayiir.events WHERE workflow_id = %s", workflow_id) == 300
@@ -311,7 +328,15 @@ def test_600_steps_with_2390_edges(conn):
     jobs = "SELECT count(*) FROM sayiir.job j JOIN sayiir.workflow w ON w.id = j.workflow WHERE w.workflow_id = %s"
     assert value(conn, jobs, workflow_id) == 60
     again, _ = start_graph(conn, json.loads(json.dumps(definition)))
-    assert value(conn, "SELECT count(DISTINCT definition_hash) FROM sayiir.workflow WHERE workflow_id IN (%s, %s)", workflow_id, again) == 1
+    assert (
+        value(
+            conn,
+            "SELECT count(DISTINCT definition_hash) FROM sayiir.workflow WHERE workflow_id IN (%s, %s)",
+            workflow_id,
+            again,
+        )
+        == 1
+    )
     if has_auto_explain(conn):
         with explained(conn) as plans:
             start_graph(conn, definition)

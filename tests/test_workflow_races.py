@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from background import Background, together
 from flows import Flow, event, graph, healthy, on, query, refused, start_graph, task, value
 from support import wait_until
@@ -439,3 +440,37 @@ def test_a_caller_s_own_transaction_over_several_workflows(conn, other, third):
         other.execute("COMMIT")
     assert (one.status, two.status) == ("succeeded", "succeeded")
     assert json.dumps(healthy(conn)) == "[]"
+
+
+def test_a_termination_does_not_wait_for_a_claim(conn, other):
+    """A claim in a transaction that goes on may need the owner later, so who holds the owner never waits for its row."""
+    flow = Flow(conn, task("a"), task("b", "a"), start={"workflow_id": "terminated in a claim"})
+    over = {"workflow_id": flow.id, "on_conflict": "terminate_existing"}
+    other.execute("BEGIN")
+    flow.claim("a", conn=other)
+    with refused("job.busy"):
+        start_graph(conn, flow.definition, "7", **over)
+    assert flow.complete("a", conn=other) == "succeeded"
+    other.execute("COMMIT")
+    assert flow.states == {"a": "succeeded", "b": "ready"}
+    flow.claim("b")
+    assert start_graph(conn, flow.definition, "7", **over) == (flow.id, "started")
+    with refused("job.lease_lost"):
+        flow.complete("b")
+    assert flow.states == {"a": "ready", "b": "blocked"}
+    assert healthy(conn) == []
+
+
+def test_a_workflow_is_not_deleted_while_a_claim_holds_a_job_of_it(conn, other):
+    flow = Flow(conn, task("a"))
+    other.execute("BEGIN")
+    flow.claim("a", conn=other)
+    assert flow.cancel() == "cancelled"
+    with refused("job.busy"):
+        value(conn, "SELECT sayiir.workflow_delete(%s)", flow.id)
+    other.execute("COMMIT")
+    with refused("workflow.not_finished"):
+        value(conn, "SELECT sayiir.workflow_delete(%s)", flow.id)
+    assert flow.complete("a") == "cancelled"
+    assert value(conn, "SELECT sayiir.workflow_delete(%s)", flow.id) is True
+    assert healthy(conn) == []
