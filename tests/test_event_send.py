@@ -1,6 +1,7 @@
 """Events: in order, once, early and late, and what becomes of a step whose event does not come."""
 
 import json
+from datetime import UTC
 
 import psycopg
 import pytest
@@ -259,3 +260,27 @@ def test_an_event_wakes_every_level_it_releases(conn):
     job = query(conn, "SELECT job_id, epoch FROM sayiir.job_claim('w', '{chain_a}')")[0]
     conn.execute("SELECT sayiir.job_complete(%s, %s)", [job["job_id"], job["epoch"]])
     assert value(conn, "SELECT sayiir.workflow_result(%s)", workflow_id) == 19
+
+
+def test_what_an_early_event_releases_waits_for_run_at(conn):
+    graph = '{"name": "patient", "steps": [{"key": "go", "event": "go"}, {"key": "act", "task": "act", "after": ["go"]}]}'
+    conn.execute(
+        "SELECT * FROM sayiir.workflow_start_graph(%s, workflow_id => 'patient', run_at => clock_timestamp() + interval '1 hour')",
+        [graph],
+    )
+    assert conn.execute("SELECT sayiir.workflow_send_event('patient', 'go')").fetchone()[0] == "resumed"
+    status, due = conn.execute(
+        "SELECT s.status, j.due > clock_timestamp() + interval '59 minutes' FROM sayiir.workflow_steps('patient') s"
+        " JOIN sayiir.jobs j ON j.job_id = s.job_id WHERE s.step = 'act'"
+    ).fetchone()
+    assert (status, due) == ("scheduled", True)
+
+
+def test_a_time_without_a_zone_is_utc_in_every_session(connect):
+    graph = '{"name": "zoned", "steps": [{"key": "until", "until": "2100-01-01 00:00:00"}]}'
+    conn = connect()
+    conn.execute("SET timezone = 'Asia/Tokyo'")
+    conn.execute("SELECT * FROM sayiir.workflow_start_graph(%s, workflow_id => 'zoned')", [graph])
+    due = conn.execute("SELECT due FROM sayiir.job_wait WHERE event IS NULL AND reason = 'delay'").fetchall()
+    assert [str(row[0].astimezone(UTC)) for row in due] == ["2100-01-01 00:00:00+00:00"]
+    assert conn.execute("SHOW timezone").fetchone()[0] == "Asia/Tokyo"

@@ -30,14 +30,19 @@ def chance():
     return random.Random(seed)
 
 
-def reconnected(cluster, dbname):
-    """A connection to a server that may just be coming back."""
+def reconnected(cluster, dbname, crashed=None):
+    """A connection to a server that may just be coming back; `crashed`: the checkpointer that the crash takes down."""
 
     def attempt():
         try:
-            return cluster.connect(dbname)
+            conn = cluster.connect(dbname)
+            # Between the kill and the moment the server notices it, it still takes connections.
+            if cluster.checkpointer(conn) != crashed:
+                return conn
+            conn.close()
         except psycopg.OperationalError:
-            return None
+            pass
+        return None
 
     return wait_until(attempt, timeout=60, interval=0.05)
 
@@ -241,13 +246,14 @@ def test_a_backend_killed_in_the_middle_of_complete(cluster, fresh, blocker):
     holder.execute(f"BEGIN; {blocker}")
     running = in_background(flow.complete, "first", "one", worker)
     wait_for_lock(conn, worker.info.backend_pid)
+    checkpointer = cluster.checkpointer(conn)
     os.kill(worker.info.backend_pid, signal.SIGKILL)
     with pytest.raises(psycopg.OperationalError):
         running.join()
     for lost in (conn, holder, worker):
         lost.close()
 
-    with reconnected(cluster, fresh) as conn:
+    with reconnected(cluster, fresh, checkpointer) as conn:
         flow.conn = conn
         assert flow.states == {"first": "leased", "second": "blocked"}
         assert (flow.step("first")["attempt"], flow.step("first")["output"]) == (1, None)

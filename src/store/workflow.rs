@@ -17,6 +17,8 @@ pub struct Workflow {
     pub organization: Option<String>,
     pub status: WorkflowState,
     pub definition_hash: Vec<u8>,
+    /// The start's `run_at`: no step runs before it.
+    pub run_at: Option<Instant>,
 }
 
 fn workflow(row: Row) -> Workflow {
@@ -27,18 +29,34 @@ fn workflow(row: Row) -> Workflow {
         organization: row.opt(3),
         status: WorkflowState::parse(&status).expect("a workflow_state"),
         definition_hash: row.get(5),
+        run_at: row.opt::<i64>(6).map(Instant),
     }
+}
+
+/// A statement that locks workflows and reads them: what `workflow` expects.
+macro_rules! lock {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, workflow_id, organization_id, status::text, definition_hash, (request ->> 'run_at')::bigint
+         FROM sayiir.workflow ",
+            $which
+        )
+    };
 }
 
 /// Locks workflows as owners, deepest first; waits for who holds them.
 pub fn lock(session: &Session, ids: Vec<i64>) -> Vec<Workflow> {
     // workflow_pkey. The sort is over the rows of this call. Columns are re-read after the wait.
+    static LOCK_ONE: Statement = Statement::new(&[INT8], lock!("WHERE id = $1 FOR NO KEY UPDATE"));
     static LOCK: Statement = Statement::new(
         &[INT8S],
-        "SELECT id, workflow_id, organization_id, status::text, definition_hash FROM sayiir.workflow
-         WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE",
+        lock!("WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE"),
     );
-    LOCK.run(session, args![ids]).iter().map(workflow).collect()
+    let rows = match ids[..] {
+        [id] => LOCK_ONE.run(session, args![id]),
+        _ => LOCK.run(session, args![ids]),
+    };
+    rows.iter().map(workflow).collect()
 }
 
 /// The same, leaving out what another session holds: how sweeps lock.
@@ -46,8 +64,7 @@ pub fn try_lock(session: &Session, ids: Vec<i64>) -> Vec<Workflow> {
     // workflow_pkey
     static LOCK: Statement = Statement::new(
         &[INT8S],
-        "SELECT id, workflow_id, organization_id, status::text, definition_hash FROM sayiir.workflow
-         WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE SKIP LOCKED",
+        lock!("WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE SKIP LOCKED"),
     );
     LOCK.run(session, args![ids]).iter().map(workflow).collect()
 }
