@@ -2,10 +2,10 @@
 
 import os
 import random
-import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,8 @@ import psycopg
 BENCH = Path(__file__).parent
 SCRIPTS = BENCH / "pgbench"
 CORES = os.cpu_count() or 1
+# Scripts that each client of pgbench runs before it counts.
+WARM_UP = 20
 
 
 @dataclass
@@ -47,17 +49,28 @@ class Server:
             conn.execute("CREATE EXTENSION sayiir")
 
     def pgbench(self, script, clients, transactions, **variables):
-        """Each client runs the script so many times, prepared; answers scripts per second of all clients together."""
-        command = [f"{self.bin}/pgbench", "-n", "-M", "prepared", "-f", str(script)]
-        command += ["-c", str(clients), "-j", str(min(clients, CORES)), "-t", str(transactions)]
-        for name, value in variables.items():
-            command += ["-D", f"{name}={value}"]
-        env = os.environ | {"PGHOST": self.socket, "PGPORT": str(self.port), "PGUSER": "postgres", "PGDATABASE": self.dbname}
-        done = subprocess.run(command, text=True, capture_output=True, env=env)
-        rate = re.search(r"tps = ([0-9.]+) \(without", done.stdout)
-        if done.returncode != 0 or not rate or "ERROR" in done.stderr:
-            sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-        return float(rate[1])
+        """Each client runs the script so many times, prepared, after some more for its plans and caches; answers scripts per second
+        of all clients together while all of them are warm and none has finished."""
+        with tempfile.TemporaryDirectory() as folder:
+            command = [f"{self.bin}/pgbench", "-n", "-M", "prepared", "-f", str(script), "-l", f"--log-prefix={folder}/log"]
+            command += ["-c", str(clients), "-j", str(min(clients, CORES)), "-t", str(transactions + WARM_UP)]
+            for name, value in variables.items():
+                command += ["-D", f"{name}={value}"]
+            env = os.environ | {"PGHOST": self.socket, "PGPORT": str(self.port), "PGUSER": "postgres", "PGDATABASE": self.dbname}
+            done = subprocess.run(command, text=True, capture_output=True, env=env)
+            if done.returncode != 0 or "ERROR" in done.stderr:
+                sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+            ends = {}
+            for file in Path(folder).iterdir():
+                for line in file.read_text().splitlines():
+                    client, _, _, _, seconds, micros = line.split()[:6]
+                    ends.setdefault(client, []).append(int(seconds) + int(micros) / 1e6)
+        started = max(times[WARM_UP - 1] for times in ends.values())
+        stopped = min(times[-1] for times in ends.values())
+        if stopped <= started:
+            sys.exit(f"{script}: too few transactions to count while all clients run")
+        counted = sum(started < moment <= stopped for times in ends.values() for moment in times)
+        return counted / (stopped - started)
 
 
 @dataclass
@@ -114,7 +127,7 @@ class Scale:
 
 
 def alternate(rounds, variants):
-    """Runs every variant once a round, the order of each round shuffled."""
+    """Runs every variant once a round, each round in another order."""
     names = list(variants)
     for _ in range(rounds):
         random.shuffle(names)

@@ -52,7 +52,7 @@ def main():
     parser.add_argument("--rounds", type=int)
     given = parser.parse_args()
     full = given.length == "full"
-    scale = Scale(full=full, rounds=given.rounds or (5 if full else 3))
+    scale = Scale(full=full, rounds=given.rounds or (5 if full else 2))
     server = Server.from_environment()
     server.create_database()
     with server.connect() as conn:

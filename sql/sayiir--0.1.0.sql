@@ -759,7 +759,7 @@ CREATE FUNCTION sayiir.job_release(
 ) RETURNS text
 AS 'MODULE_PATHNAME', 'job_release_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
-COMMENT ON FUNCTION sayiir.job_release(uuid, bigint, interval, text, boolean) IS 'Gives a lease back: ready (after delay, at most 360 days), or cancelled or paused when that was the directive. ran => false gives the attempt back. Errors: job.lease_lost, job.busy.';
+COMMENT ON FUNCTION sayiir.job_release(uuid, bigint, interval, text, boolean) IS 'Gives a lease back: ready (after delay, at most 360 days), or cancelled or paused when that was the directive. ran => false gives the attempt back; ran => true in the last attempt answers dead or held. Errors: job.lease_lost, job.busy.';
 
 CREATE FUNCTION sayiir.job_cancel(job_id uuid, reason text DEFAULT NULL, organization_id text DEFAULT NULL) RETURNS SETOF sayiir.job_change
 AS 'MODULE_PATHNAME', 'job_cancel_wrapper'
@@ -949,7 +949,7 @@ COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflo
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
 AS 'MODULE_PATHNAME', 'tick_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
-COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, workflow deadlines; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
+COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, cancels that met a busy job, workflow deadlines; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
 
 CREATE FUNCTION sayiir.next_due() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'next_due_wrapper'
@@ -1452,8 +1452,8 @@ SELECT
     j.finished_at
 FROM sayiir.workflow w
 JOIN sayiir.definition_step s ON s.definition_hash = w.definition_hash
--- job_step
-LEFT JOIN sayiir.job_now j ON j.workflow = w.id AND j.step = s.step;
+-- job_step. Fenced off, so that it is looked up step by step: joined, the planner may read the workflow's jobs once a step.
+LEFT JOIN LATERAL (SELECT * FROM sayiir.job_now j WHERE j.workflow = w.id AND j.step = s.step OFFSET 0) j ON true;
 COMMENT ON VIEW sayiir.step_now IS 'Internal: the steps of every workflow, also those that have no job.';
 
 -- sql/parts/60_workflow_reads.sql
@@ -1549,20 +1549,22 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     FROM sayiir.step_now s
     -- Counted from the prerequisites' ends, not read from step_pending, which leaves with the workflow's end.
     CROSS JOIN LATERAL (
-        -- definition_edge_pkey, job_step, job_end_pkey
+        -- definition_edge_pkey, job_step, job_end_pkey. Fenced off, as in step_now. An open prerequisite has no state, and so
+        -- leaves nothing unsatisfied.
         SELECT
-            count(*) FILTER (WHERE e.job_id IS NULL)::int AS pending,
+            count(*) FILTER (WHERE e.state IS NULL)::int AS pending,
             count(*) FILTER (WHERE NOT CASE x.satisfied_by
                 WHEN 'success' THEN e.state = 'succeeded'
                 WHEN 'failure' THEN e.state IN ('failed', 'cancelled')
-                ELSE e.job_id IS NOT NULL
+                ELSE true
             END)::int AS unsatisfied,
             coalesce(
                 jsonb_agg(jsonb_build_object('step', x.prerequisite, 'on', x.satisfied_by) ORDER BY x.prerequisite),
                 '[]') AS dependencies
         FROM sayiir.definition_edge x
-        LEFT JOIN sayiir.job p ON p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL
-        LEFT JOIN sayiir.job_end e ON e.job_id = p.job_id
+        LEFT JOIN LATERAL (
+            SELECT q.state FROM sayiir.job p JOIN sayiir.job_end q ON q.job_id = p.job_id
+            WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL OFFSET 0) e ON true
         WHERE x.definition_hash = s.definition_hash AND x.step = s.step) d
     WHERE s.workflow = (SELECT o.id FROM owner o)
     ORDER BY s.position, s.item_index
@@ -1582,7 +1584,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         ORDER BY w.organization_id NULLS FIRST
         LIMIT 1),
     -- Each of the four keeps its first max_rows before any detail is built. workflow_log_workflow is read from
-    -- after_version on; the other three read the workflow's jobs (job_step) and sort their first rows.
+    -- after_version on; the other three read the workflow's jobs (job_step), look up what belongs to each (job_attempt_pkey,
+    -- job_end_pkey; fenced off, because the planner may else read those tables whole) and sort their first rows.
     log AS (
         SELECT g.history_seq, g.at, g.kind, g.step, g.detail
         FROM sayiir.workflow_log g
@@ -1598,16 +1601,20 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     failed AS (
         SELECT a.*, j.step, j.item_index
         FROM sayiir.job j
-        JOIN sayiir.job_attempt a ON a.job_id = j.job_id
-        WHERE j.workflow = (SELECT o.id FROM owner o) AND a.history_seq > coalesce(after_version, 0)
+        CROSS JOIN LATERAL (
+            SELECT * FROM sayiir.job_attempt a
+            WHERE a.job_id = j.job_id AND a.history_seq > coalesce(after_version, 0) OFFSET 0) a
+        WHERE j.workflow = (SELECT o.id FROM owner o)
         ORDER BY a.history_seq
         LIMIT max_rows),
     ended AS (
         SELECT e.history_seq, e.ended_at, e.state, j.step, e.job_id, j.item_index, e.run_number, e.attempt, e.epoch, e.worker,
             e.error_code, e.error_message, e.reason
         FROM sayiir.job j
-        JOIN sayiir.job_end e ON e.job_id = j.job_id
-        WHERE j.workflow = (SELECT o.id FROM owner o) AND e.history_seq > coalesce(after_version, 0)
+        CROSS JOIN LATERAL (
+            SELECT * FROM sayiir.job_end e
+            WHERE e.job_id = j.job_id AND e.history_seq > coalesce(after_version, 0) OFFSET 0) e
+        WHERE j.workflow = (SELECT o.id FROM owner o)
         ORDER BY e.history_seq
         LIMIT max_rows)
     SELECT
@@ -1681,6 +1688,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             WHEN (SELECT o.finished_at FROM owner o) IS NULL THEN s.status NOT IN ('succeeded', 'failed', 'cancelled', 'skipped')
             ELSE s.status IN ('failed', 'leased')
         END),
+    -- job_lease holds what workers do now and is small; it is read once, whatever the number of ready steps.
+    worked_on AS MATERIALIZED (
+        SELECT DISTINCT n.task FROM sayiir.job_lease l JOIN sayiir.lane n ON n.lane = l.lane),
     line AS (
         SELECT
             -1 AS position,
@@ -1754,13 +1764,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         FROM owner o
         CROSS JOIN open_step s
         LEFT JOIN LATERAL (
-            -- definition_edge_pkey, job_step, job_end_pkey
+            -- definition_edge_pkey, job_step, job_end_pkey. Fenced off, as in step_now.
             SELECT string_agg(x.prerequisite || CASE x.satisfied_by
                 WHEN 'success' THEN '' WHEN 'failure' THEN ' (to fail)' ELSE ' (to end)' END, ', ' ORDER BY x.prerequisite) AS needs
             FROM sayiir.definition_edge x
-            LEFT JOIN sayiir.job p ON p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL
-            LEFT JOIN sayiir.job_end e ON e.job_id = p.job_id
-            WHERE x.definition_hash = s.definition_hash AND x.step = s.step AND e.job_id IS NULL) b ON s.status = 'blocked'
+            LEFT JOIN LATERAL (
+                SELECT q.state FROM sayiir.job p JOIN sayiir.job_end q ON q.job_id = p.job_id
+                WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL OFFSET 0) e ON true
+            WHERE x.definition_hash = s.definition_hash AND x.step = s.step AND e.state IS NULL) b ON s.status = 'blocked'
         LEFT JOIN LATERAL (
             SELECT
                 -- job_ready has no time of entry: a retry became ready at retry_at, a first run when it was released.
@@ -1770,10 +1781,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
                 -- job_ready_lane
                 (SELECT count(*) FROM (
                     SELECT FROM sayiir.job_ready f WHERE f.lane = s.lane AND f.seq < s.ready_seq LIMIT 1000) f) AS ahead,
-                -- lane_task; job_lease holds what workers do now and is small.
-                EXISTS (
-                    SELECT FROM sayiir.lane n JOIN sayiir.job_lease l ON l.lane = n.lane
-                    WHERE n.task = s.task) AS worked_on) q ON s.status = 'ready')
+                s.task IN (SELECT k.task FROM worked_on k) AS worked_on) q ON s.status = 'ready')
     SELECT step, status, why, until
     FROM line
     ORDER BY position, item_index
@@ -2062,7 +2070,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
                         WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL))
         UNION ALL
         SELECT 'warning', 'event.unmatched', 'buffered events have an open wait', concat(w.workflow_id, ' ', v.name),
-            'sayiir.tick() matches them. If they come again, please report it.'
+            'This is a bug; please report it. Send the event again with another event_key to go on.'
         FROM sayiir.event v
         JOIN sayiir.workflow w ON w.id = v.workflow AND w.finished_at IS NULL
         WHERE EXISTS (SELECT FROM sayiir.job_wait t WHERE t.workflow = v.workflow AND t.event = v.name)

@@ -33,6 +33,19 @@ def db(cluster, request):
 
 
 @pytest.fixture
+def fresh(cluster):
+    """The name of a new database with the extension, for this test alone."""
+    name = f"fresh_{next(_numbers)}"
+    with cluster.connect() as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    with cluster.connect(name) as conn:
+        conn.execute("CREATE EXTENSION sayiir")
+    yield name
+    with cluster.connect() as conn:
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
 def connect(cluster, db):
     """Makes connections to the module's database (or another), in autocommit mode, and closes them after the test."""
     opened = []

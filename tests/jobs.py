@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.rows import namedtuple_row
 from psycopg.types.json import Jsonb
+
 from support import wait_until
 
 _PLACES = """

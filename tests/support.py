@@ -32,6 +32,9 @@ def wait_for_lock(conn, pid, timeout=10.0):
     wait_until(is_blocked, timeout)
 
 
+RECOVERING = ("recovery mode", "starting up", "not yet accepting", "shutting down")
+
+
 @dataclass(frozen=True)
 class Cluster:
     """The server that scripts/with-cluster started for us."""
@@ -63,9 +66,22 @@ class Cluster:
         return f"postgresql://postgres@/{dbname}?host={self.socket}&port={self.port}"
 
     def connect(self, dbname="postgres", **kwargs):
-        """A new connection in autocommit mode, which the caller closes."""
+        """A new connection in autocommit mode, which the caller closes. It waits for a server that recovers from a crash."""
         settings = {"user": "postgres", "autocommit": True} | kwargs
-        return psycopg.connect(host=self.socket, port=self.port, dbname=dbname, **settings)
+
+        def attempt():
+            try:
+                return psycopg.connect(host=self.socket, port=self.port, dbname=dbname, **settings)
+            except psycopg.OperationalError as error:
+                if any(state in str(error) for state in RECOVERING):
+                    return None
+                raise
+
+        return wait_until(attempt, timeout=60, interval=0.05)
+
+    def checkpointer(self, conn):
+        """The pid of a process that every crash replaces."""
+        return conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").fetchone()[0]
 
     def client(self, program, *args, **kwargs):
         """Runs a client program of this server (psql, pg_dump …) and returns its output."""

@@ -1,6 +1,8 @@
 """The claim cursor and the caches skip nothing: commits out of order, rolled-back claims, lanes made by a race."""
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -15,7 +17,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 from support import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")
@@ -226,6 +227,28 @@ def test_an_old_snapshot_does_not_make_a_backend_remember_old_tasks(connect, tas
         enqueue(client, task)
     isolate(client, "read committed")
     assert get(client, enqueue(client, task)).max_attempts == 2
+
+
+def test_nothing_is_remembered_of_an_extension_that_was_dropped(cluster, connect, task):
+    """The new tables are others, and their changes have to reach a backend that knew the old ones."""
+    with cluster.connect() as admin:
+        admin.execute("CREATE DATABASE dropped TEMPLATE template0")
+    try:
+        conn, other = connect(dbname="dropped"), connect(dbname="dropped")
+        for _ in range(2):
+            other.execute("CREATE EXTENSION sayiir")
+            assert claim(conn, task) == []
+            with conn.transaction(force_rollback=True):
+                enqueue(conn, task)
+                assert len(claim(conn, task)) == 1
+            job_id = enqueue(other, task, tags=["t"])
+            assert [job.job_id for job in claim(conn, task)] == [job_id]
+            job_id = enqueue(conn, task)
+            assert [job.job_id for job in claim(other, task)] == [job_id]
+            other.execute("DROP EXTENSION sayiir")
+    finally:
+        with cluster.connect() as admin:
+            admin.execute("DROP DATABASE dropped WITH (FORCE)")
 
 
 def test_a_batch_moves_the_cursor_of_each_lane_for_itself(connect):

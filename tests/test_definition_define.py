@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from flows import define, event, graph, on, query, refused, start, start_graph, task, value
 
 

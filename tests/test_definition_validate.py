@@ -4,6 +4,7 @@ import json
 
 import jsonschema
 import pytest
+
 from flows import delay, event, graph, on, problems, query, refused, task, value
 
 # The example of the design without the steps that come later.
@@ -238,7 +239,10 @@ OF_THE_SCHEMA = [
     {"name": "x", "steps": [{"key": "e", "event": "e", "on_timeout": "skip"}]},
     {"name": "x", "steps": [{"key": "d", "delay": "1 s", "until": "2030-01-01"}]},
     {"name": "x", "steps": [{"key": "d", "until": "2030-01-01"}]},
-    {"name": "x", "steps": [A, {"key": "b", "task": "t", "after": [{"step": "a", "on": "success", "release": "success"}]}]},
+    {
+        "name": "x",
+        "steps": [A, {"key": "b", "task": "t", "after": [{"step": "a", "on": "success", "release": "success"}]}],
+    },
     {"name": "x", "steps": [A, {"key": "b", "task": "t", "after": [{"on": "success"}]}]},
     {"name": "x", "steps": [A, {"key": "b", "task": "t", "after": [{"step": "a", "release": "terminal"}]}]},
 ]

@@ -1,15 +1,21 @@
 """Events: in order, once, early and late, and what becomes of a step whose event does not come."""
 
 import json
+from datetime import UTC
 
 import psycopg
 import pytest
+
 from flows import Flow, event, healthy, on, query, refused, send, start_graph, task, value
 from support import wait_until
 
 
 def events(conn, workflow_id):
-    rows = query(conn, "SELECT name, payload, disposition FROM sayiir.events WHERE workflow_id = %s ORDER BY event_id", workflow_id)
+    rows = query(
+        conn,
+        "SELECT name, payload, disposition FROM sayiir.events WHERE workflow_id = %s ORDER BY event_id",
+        workflow_id,
+    )
     return [(row["name"], row["payload"], row["disposition"]) for row in rows]
 
 
@@ -17,7 +23,12 @@ def test_an_event_ends_the_step_that_waits_for_it(conn):
     flow = Flow(conn, event("e"), task("t", "e"))
     assert flow.states["e"] == "waiting"
     wait = query(conn, "SELECT * FROM sayiir.waits WHERE workflow_id = %s", flow.id)[0]
-    assert (wait["step"], wait["event"], wait["until"], wait["workflow_name"]) == ("e", "e", None, flow.definition["name"])
+    assert (wait["step"], wait["event"], wait["until"], wait["workflow_name"]) == (
+        "e",
+        "e",
+        None,
+        flow.definition["name"],
+    )
     assert flow.send("e", {"ok": True}) == "resumed"
     row = flow.step("e")
     assert (row["status"], row["output"]) == ("succeeded", {"ok": True})
@@ -241,9 +252,35 @@ def test_a_payload_of_10_mb_goes_through(conn):
 def test_an_event_wakes_every_level_it_releases(conn):
     """A buffered event ends its step at once, so several levels may pass in one call."""
     steps = [task("a")] + [event(f"e{n}", f"e{n - 1}" if n else "a") for n in range(20)]
-    workflow_id, _ = start_graph(conn, {"name": "chain", "steps": [step | {"task": "chain_a"} if "task" in step else step for step in steps]})
+    workflow_id, _ = start_graph(
+        conn, {"name": "chain", "steps": [step | {"task": "chain_a"} if "task" in step else step for step in steps]}
+    )
     for n in range(20):
         assert send(conn, workflow_id, f"e{n}", n) == "buffered"
     job = query(conn, "SELECT job_id, epoch FROM sayiir.job_claim('w', '{chain_a}')")[0]
     conn.execute("SELECT sayiir.job_complete(%s, %s)", [job["job_id"], job["epoch"]])
     assert value(conn, "SELECT sayiir.workflow_result(%s)", workflow_id) == 19
+
+
+def test_what_an_early_event_releases_waits_for_run_at(conn):
+    graph = '{"name": "patient", "steps": [{"key": "go", "event": "go"}, {"key": "act", "task": "act", "after": ["go"]}]}'
+    conn.execute(
+        "SELECT * FROM sayiir.workflow_start_graph(%s, workflow_id => 'patient', run_at => clock_timestamp() + interval '1 hour')",
+        [graph],
+    )
+    assert conn.execute("SELECT sayiir.workflow_send_event('patient', 'go')").fetchone()[0] == "resumed"
+    status, due = conn.execute(
+        "SELECT s.status, j.due > clock_timestamp() + interval '59 minutes' FROM sayiir.workflow_steps('patient') s"
+        " JOIN sayiir.jobs j ON j.job_id = s.job_id WHERE s.step = 'act'"
+    ).fetchone()
+    assert (status, due) == ("scheduled", True)
+
+
+def test_a_time_without_a_zone_is_utc_in_every_session(connect):
+    graph = '{"name": "zoned", "steps": [{"key": "until", "until": "2100-01-01 00:00:00"}]}'
+    conn = connect()
+    conn.execute("SET timezone = 'Asia/Tokyo'")
+    conn.execute("SELECT * FROM sayiir.workflow_start_graph(%s, workflow_id => 'zoned')", [graph])
+    due = conn.execute("SELECT due FROM sayiir.job_wait WHERE event IS NULL AND reason = 'delay'").fetchall()
+    assert [str(row[0].astimezone(UTC)) for row in due] == ["2100-01-01 00:00:00+00:00"]
+    assert conn.execute("SHOW timezone").fetchone()[0] == "Asia/Tokyo"

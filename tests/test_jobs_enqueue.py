@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -17,7 +19,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -71,9 +72,9 @@ def test_everything_a_caller_says_is_kept(conn, task):
     assert (job.idempotency_key, job.checkpoints, job.attempt, job.run_number) == ("k", {}, 1, 1)
     assert get(conn, job_id).priority == 99
     assert policy(conn, job_id) == (7, 3, 1.5, 3600, 0, True, 20, 90)
-    assert job.expires_at - value(conn, "SELECT started_at FROM sayiir.job_lease WHERE job_id = %s", job_id) == timedelta(
-        seconds=20
-    )
+    assert job.expires_at - value(
+        conn, "SELECT started_at FROM sayiir.job_lease WHERE job_id = %s", job_id
+    ) == timedelta(seconds=20)
 
 
 def test_the_call_wins_over_the_task_and_the_task_over_the_default(conn, task):
@@ -119,7 +120,9 @@ def test_a_batch_keeps_its_order(conn, task):
 
 def test_a_batch_may_be_empty_or_in_the_future(conn, task):
     assert call(conn, "job_enqueue_many", task, Jsonb([])) == []
-    [answer] = call(conn, "job_enqueue_many", task, Jsonb([1]), run_at=datetime.now(UTC) + timedelta(hours=1), priority=3)
+    [answer] = call(
+        conn, "job_enqueue_many", task, Jsonb([1]), run_at=datetime.now(UTC) + timedelta(hours=1), priority=3
+    )
     job = get(conn, answer.job_id)
     assert (job.status, job.priority, job.input) == ("scheduled", 3, 1)
 

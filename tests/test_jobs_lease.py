@@ -4,6 +4,8 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -24,7 +26,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 from support import wait_for_lock, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")
@@ -100,7 +101,9 @@ def test_heartbeats_are_hot(conn):
 
     for round_ in range(3):
         for job in jobs:
-            assert updates(lambda job=job, n=round_: heartbeat(conn, job, lease="1 h", progress_done=n, stage=f"s{n}")) == [1, 1]
+            assert updates(
+                lambda job=job, n=round_: heartbeat(conn, job, lease="1 h", progress_done=n, stage=f"s{n}")
+            ) == [1, 1]
     ids, epochs = [job.job_id for job in jobs], [job.epoch for job in jobs]
     assert updates(lambda: call(conn, "job_heartbeat_many", ids, epochs)) == [50, 50]
 
@@ -119,6 +122,24 @@ def test_a_batch_of_heartbeats_answers_each_in_order(conn):
         (stale.job_id, "lost"),
     ]
     assert call(conn, "job_heartbeat_many", [], []) == []
+
+
+def test_two_batches_of_heartbeats_wait_in_one_order(connect):
+    """Whatever order the callers have: else each would hold what the other waits for."""
+    conn, a, b, holder, observer = (connect() for _ in range(5))
+    jobs = sorted((leased(conn) for _ in range(2)), key=lambda job: job.job_id)
+
+    def beat(conn, jobs):
+        return call(conn, "job_heartbeat_many", [job.job_id for job in jobs], [job.epoch for job in jobs])
+
+    with holder.transaction():
+        holder.execute(LEASE.format("job_id") + " FOR UPDATE", [jobs[0].job_id])
+        beats = []
+        for conn, order in [(a, jobs), (b, jobs[::-1])]:
+            beats.append(in_background(beat, conn, order))
+            wait_for_lock(observer, conn.info.backend_pid)
+    for thread in beats:
+        assert {row.disposition for row in thread.join()} == {"continue"}
 
 
 # Complete
@@ -215,6 +236,20 @@ def test_a_release_gives_the_attempt_back_unless_it_ran(conn):
     assert fail(conn, job).disposition == "dead"
 
 
+@pytest.mark.parametrize(("on_exhausted", "answer", "status"), [("fail", "dead", "failed"), ("hold", "held", "held")])
+def test_a_last_attempt_that_ran_is_not_given_to_another_worker(conn, on_exhausted, answer, status):
+    job = leased(conn, max_attempts=1, options={"on_exhausted": on_exhausted})
+    assert release(conn, job, ran=True, reason="shutting down") == answer
+    state = get(conn, job.job_id)
+    assert (state.status, state.attempt, state.error_code, state.error_message) == (
+        status,
+        1,
+        "job.released",
+        "shutting down",
+    )
+    assert claim(conn, job.task) == []
+
+
 def test_a_release_with_a_delay_waits(conn):
     job = leased(conn)
     now = value(conn, "SELECT clock_timestamp()")
@@ -275,7 +310,11 @@ def test_a_lease_that_was_reaped_for_good_is_lost(conn):
     assert reap(conn) == {dead.job_id: "dead", cancelled.job_id: "cancelled", timed_out.job_id: "dead"}
     for job in jobs:
         lost_to_every_call(conn, job)
-    assert [get(conn, job.job_id).error_code for job in jobs] == ["job.lease_expired", "job.lease_expired", "job.timeout"]
+    assert [get(conn, job.job_id).error_code for job in jobs] == [
+        "job.lease_expired",
+        "job.lease_expired",
+        "job.timeout",
+    ]
 
 
 def test_a_timed_out_attempt_is_lost(conn):

@@ -6,6 +6,7 @@ import shutil
 
 import psycopg
 import pytest
+
 from listening import Listener, launchers, notifier, workers
 from support import Cluster, wait_until
 
@@ -283,3 +284,23 @@ def test_a_standby_waits_for_its_promotion(cluster, db):
         with contextlib.suppress(Exception):
             standby.stop("immediate")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.slow
+def test_more_busy_databases_than_processes(cluster, names):
+    """Each is told of its jobs and has its timers served, whoever has the processes."""
+    busy = [next(names) + "_busy" for _ in range(6)]
+    with cluster.connect() as admin, contextlib.ExitStack() as stack:
+        for name in busy:
+            admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+            stack.callback(admin.execute, f"DROP DATABASE {name} WITH (FORCE)")
+            with cluster.connect(name) as conn:
+                conn.execute("CREATE EXTENSION sayiir")
+        for name in busy:
+            stack.enter_context(notifier(cluster, name))
+        for name in busy:
+            with cluster.connect(name) as conn:
+                listener = Listener(conn)
+                conn.execute("SELECT sayiir.job_enqueue('told')")
+                listener.wait(lambda seen: {"told", ""} & set(seen))
+            assert_timers_fire(cluster, name)

@@ -7,6 +7,7 @@ import time
 
 import psycopg
 import pytest
+
 from listening import Listener, finished
 from support import wait_until
 
@@ -144,20 +145,34 @@ def test_notify_off_tells_nothing(connect, writer, listener):
     assert listener.until_end(writer) == []
 
 
-def test_a_waiting_claim_gets_the_job(cluster, db, server, connect, writer):
-    claim = "SELECT task FROM sayiir.job_claim('w', '{awaited}', wait => '10 s')"
+def test_a_waiting_claim_gets_the_job(server, connect, writer):
+    """Also when nobody had ever enqueued a job of the task before it began to wait."""
+    task = f"awaited {server}"
     waiting = connect()
     answers = []
-    thread = threading.Thread(target=lambda: answers.append((waiting.execute(claim).fetchall(), time.monotonic())))
+
+    def claim():
+        jobs = waiting.execute("SELECT task FROM sayiir.job_claim('w', %s, wait => '10 s')", [[task]]).fetchall()
+        answers.append((jobs, time.monotonic()))
+
+    thread = threading.Thread(target=claim)
     thread.start()
-    asleep = "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = %s"
-    wait_until(lambda: writer.execute(asleep, [waiting.info.backend_pid]).fetchone()[0])
+    wait_until(lambda: is_asleep(writer, waiting))
     enqueued = time.monotonic()
-    writer.execute("SELECT sayiir.job_enqueue('awaited')")
+    writer.execute("SELECT sayiir.job_enqueue(%s)", [task])
     thread.join()
     [(jobs, claimed)] = answers
-    assert jobs == [("awaited",)]
+    assert jobs == [(task,)]
     assert claimed - enqueued < 1
+
+
+def is_asleep(conn, waiting):
+    """Whether the other session waits, and has looked for a while."""
+    query = (
+        "SELECT wait_event_type = 'Extension' AND clock_timestamp() > query_start + interval '300 ms'"
+        " FROM pg_stat_activity WHERE pid = %s"
+    )
+    return conn.execute(query, [waiting.info.backend_pid]).fetchone()[0]
 
 
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
@@ -173,8 +188,7 @@ def test_a_waiting_claim_can_be_ended(server, connect, writer, end):
 
     thread = threading.Thread(target=claim)
     thread.start()
-    asleep = "SELECT wait_event_type = 'Extension' FROM pg_stat_activity WHERE pid = %s"
-    wait_until(lambda: writer.execute(asleep, [waiting.info.backend_pid]).fetchone()[0])
+    wait_until(lambda: is_asleep(writer, waiting))
     writer.execute(f"SELECT {end}(%s)", [waiting.info.backend_pid])
     thread.join(timeout=2)
     assert not thread.is_alive() and errors

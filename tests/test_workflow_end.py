@@ -4,6 +4,7 @@ import datetime
 import json
 
 import pytest
+
 from flows import Flow, delay, event, healthy, on, query, refused, task, value
 from support import wait_until
 
@@ -152,7 +153,13 @@ def test_a_timeout_counts_from_run_at(conn):
 
 
 def test_a_cancel_ends_at_once_what_is_not_leased(conn):
-    steps = [task("ready"), task("leased"), event("e"), delay("d", delay="1 hour"), task("after", on("ready", "terminal"))]
+    steps = [
+        task("ready"),
+        task("leased"),
+        event("e"),
+        delay("d", delay="1 hour"),
+        task("after", on("ready", "terminal")),
+    ]
     flow = Flow(conn, *steps)
     flow.claim("leased")
     assert flow.cancel("changed my mind", "alice") == "cancelled"
@@ -189,7 +196,14 @@ def test_a_cancel_after_the_end_changes_nothing(conn):
 
 
 def test_pause_and_resume(conn):
-    steps = [task("ready"), task("leased"), event("e"), task("after", "e"), delay("d", delay="50 ms"), task("late", "d")]
+    steps = [
+        task("ready"),
+        task("leased"),
+        event("e"),
+        task("after", "e"),
+        delay("d", delay="50 ms"),
+        task("late", "d"),
+    ]
     flow = Flow(conn, *steps)
     flow.claim("leased")
     assert value(conn, "SELECT sayiir.workflow_pause(%s, 'lunch', 'bob')", flow.id) == "paused"
@@ -330,7 +344,16 @@ def test_delete(conn):
     key = value(conn, "SELECT id FROM sayiir.workflow WHERE workflow_id = %s", flow.id)
     assert value(conn, "SELECT sayiir.workflow_delete(%s)", flow.id) is True
     assert value(conn, "SELECT sayiir.workflow_delete(%s)", flow.id) is False
-    for table in ("job", "job_ready", "job_lease", "job_wait", "step_pending", "workflow_active", "workflow_log", "event"):
+    for table in (
+        "job",
+        "job_ready",
+        "job_lease",
+        "job_wait",
+        "step_pending",
+        "workflow_active",
+        "workflow_log",
+        "event",
+    ):
         assert value(conn, f"SELECT count(*) FROM sayiir.{table} WHERE workflow = %s", key) == 0, table
     assert value(conn, "SELECT count(*) FROM sayiir.event_key WHERE workflow_id = %s", flow.id) == 0
     ends = "SELECT count(*) FROM sayiir.job_end e WHERE NOT EXISTS (SELECT FROM sayiir.job j WHERE j.job_id = e.job_id)"

@@ -6,6 +6,7 @@ import uuid
 
 import psycopg
 import pytest
+
 from flows import Flow, define, event, graph, query, refused, start, start_graph, task, value
 from support import wait_until
 
@@ -155,7 +156,10 @@ def test_a_start_that_met_a_live_workflow_leaves_nothing(conn):
     first = Flow(conn, event("e"), start={"active_key": "nothing"})
     early = "SELECT sayiir.workflow_send_event('unborn', 'e', '1', %s)"
     assert value(conn, early, "once") == "early"
-    assert start_graph(conn, first.definition, workflow_id="unborn", active_key="nothing") == (first.id, "existing_active")
+    assert start_graph(conn, first.definition, workflow_id="unborn", active_key="nothing") == (
+        first.id,
+        "existing_active",
+    )
     assert query(conn, "SELECT * FROM sayiir.workflow_get('unborn')") == []
     # What was sent to the id before is still there, and known by its key.
     assert value(conn, early, "once") == "duplicate"
@@ -257,7 +261,10 @@ def test_bad_arguments_have_their_own_code(conn, arguments, code, argument):
 
 def test_the_longest_id_fits(conn):
     longest = "é" * 256
-    assert start_graph(conn, ONE, workflow_id=longest, idempotency_key=longest, active_key=longest) == (longest, "started")
+    assert start_graph(conn, ONE, workflow_id=longest, idempotency_key=longest, active_key=longest) == (
+        longest,
+        "started",
+    )
 
 
 def test_an_input_of_10_mb_goes_through(conn):

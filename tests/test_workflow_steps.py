@@ -3,6 +3,7 @@
 import datetime
 
 import pytest
+
 from flows import Flow, delay, event, healthy, on, query, task, value
 from support import wait_until
 
@@ -39,9 +40,9 @@ def test_an_edge_is_satisfied_by(conn, end):
     states = flow.states
     assert states["gate"] == end
     assert tuple(states[word] for word in ("success", "failure", "terminal")) == EDGES[end]
-    assert {flow.step(word)["error_code"] for word, state in states.items() if state == "cancelled" and word != "gate"} <= {
-        "workflow.dependency_unsatisfied"
-    }
+    assert {
+        flow.step(word)["error_code"] for word, state in states.items() if state == "cancelled" and word != "gate"
+    } <= {"workflow.dependency_unsatisfied"}
 
 
 # join, ends of the two prerequisites in order → the step after each of them
@@ -342,7 +343,9 @@ def test_what_a_step_does_not_say_comes_from_its_task(conn):
     flow = Flow(conn, *steps)
     rows = query(conn, "SELECT step, max_attempts, priority FROM sayiir.jobs WHERE workflow_id = %s", flow.id)
     assert {row["step"]: (row["max_attempts"], row["priority"]) for row in rows} == {"plain": (2, 70), "own": (9, 60)}
-    lease = query(conn, "SELECT *, expires_at - clock_timestamp() AS left FROM sayiir.job_claim('w', '{with_defaults}')")[0]
+    lease = query(
+        conn, "SELECT *, expires_at - clock_timestamp() AS left FROM sayiir.job_claim('w', '{with_defaults}')"
+    )[0]
     assert lease["step"] == "plain"
     assert datetime.timedelta(minutes=4) < lease["left"] <= datetime.timedelta(minutes=5)
 
@@ -356,6 +359,6 @@ def test_a_timeout_ends_one_attempt_and_a_deadline_all_of_them(conn):
     wait_until(lambda: flow.states["slow"] == "ready")
     attempts = query(conn, "SELECT kind, error_code FROM sayiir.job_attempts WHERE job_id = %s", lease["job_id"])
     assert attempts == [{"kind": "timeout", "error_code": "job.timeout"}]
-    assert value(conn, "SELECT deadline_at - created_at FROM sayiir.jobs WHERE workflow_id = %s AND step = 'never'", flow.id) == (
-        datetime.timedelta(milliseconds=100)
-    )
+    assert value(
+        conn, "SELECT deadline_at - created_at FROM sayiir.jobs WHERE workflow_id = %s AND step = 'never'", flow.id
+    ) == (datetime.timedelta(milliseconds=100))

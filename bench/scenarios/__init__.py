@@ -1,1 +1,1 @@
-"""One module a subject; each has run(server, scale) and answers a list of Results."""
+"""One module a subject; each has run(server, scale), which yields Results."""

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 import tasks
-from session import Patient, show_line
+from session import Patient, connect, show_line
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / "target" / "demo"
@@ -312,9 +312,12 @@ def main():
         raise Failed(f"{folder} is not a folder")
     if not tasks.text_files(folder):
         raise Failed(f"there are no text files in {folder}")
-    with psycopg.connect(uri, autocommit=True) as conn:
+    with connect(uri, "demo", patience=10) as conn:
         if not conn.execute("SELECT 1 FROM pg_extension WHERE extname = 'sayiir'").fetchone():
             raise Failed("the database has no extension sayiir; run CREATE EXTENSION sayiir")
+    TARGET.mkdir(parents=True, exist_ok=True)
+    if not os.access(TARGET, os.W_OK):
+        raise Failed(f"the report cannot be written: {TARGET} belongs to someone else")
     demo = Demo(uri, options, folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

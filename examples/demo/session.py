@@ -25,9 +25,9 @@ def error_code(error):
         return None
 
 
-def connect(uri, name):
+def connect(uri, name, patience=PATIENCE):
     """A new connection in autocommit mode; waits for a server that is starting."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while True:
         try:
             return psycopg.connect(uri, application_name=name, autocommit=True, row_factory=namedtuple_row)

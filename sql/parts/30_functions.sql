@@ -105,7 +105,7 @@ CREATE FUNCTION sayiir.job_release(
 ) RETURNS text
 AS 'MODULE_PATHNAME', 'job_release_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.job_release(uuid, bigint, interval, text, boolean) IS 'Gives a lease back: ready (after delay, at most 360 days), or cancelled or paused when that was the directive. ran => false gives the attempt back. Errors: job.lease_lost, job.busy.';
+COMMENT ON FUNCTION sayiir.job_release(uuid, bigint, interval, text, boolean) IS 'Gives a lease back: ready (after delay, at most 360 days), or cancelled or paused when that was the directive. ran => false gives the attempt back; ran => true in the last attempt answers dead or held. Errors: job.lease_lost, job.busy.';
 
 CREATE FUNCTION sayiir.job_cancel(job_id uuid, reason text DEFAULT NULL, organization_id text DEFAULT NULL) RETURNS SETOF sayiir.job_change
 AS 'MODULE_PATHNAME', 'job_cancel_wrapper'
@@ -295,7 +295,7 @@ COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflo
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
 AS 'MODULE_PATHNAME', 'tick_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, workflow deadlines; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
+COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, cancels that met a busy job, workflow deadlines; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
 
 CREATE FUNCTION sayiir.next_due() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'next_due_wrapper'

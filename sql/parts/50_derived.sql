@@ -169,6 +169,6 @@ SELECT
     j.finished_at
 FROM sayiir.workflow w
 JOIN sayiir.definition_step s ON s.definition_hash = w.definition_hash
--- job_step
-LEFT JOIN sayiir.job_now j ON j.workflow = w.id AND j.step = s.step;
+-- job_step. Fenced off, so that it is looked up step by step: joined, the planner may read the workflow's jobs once a step.
+LEFT JOIN LATERAL (SELECT * FROM sayiir.job_now j WHERE j.workflow = w.id AND j.step = s.step OFFSET 0) j ON true;
 COMMENT ON VIEW sayiir.step_now IS 'Internal: the steps of every workflow, also those that have no job.';

@@ -89,20 +89,22 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     FROM sayiir.step_now s
     -- Counted from the prerequisites' ends, not read from step_pending, which leaves with the workflow's end.
     CROSS JOIN LATERAL (
-        -- definition_edge_pkey, job_step, job_end_pkey
+        -- definition_edge_pkey, job_step, job_end_pkey. Fenced off, as in step_now. An open prerequisite has no state, and so
+        -- leaves nothing unsatisfied.
         SELECT
-            count(*) FILTER (WHERE e.job_id IS NULL)::int AS pending,
+            count(*) FILTER (WHERE e.state IS NULL)::int AS pending,
             count(*) FILTER (WHERE NOT CASE x.satisfied_by
                 WHEN 'success' THEN e.state = 'succeeded'
                 WHEN 'failure' THEN e.state IN ('failed', 'cancelled')
-                ELSE e.job_id IS NOT NULL
+                ELSE true
             END)::int AS unsatisfied,
             coalesce(
                 jsonb_agg(jsonb_build_object('step', x.prerequisite, 'on', x.satisfied_by) ORDER BY x.prerequisite),
                 '[]') AS dependencies
         FROM sayiir.definition_edge x
-        LEFT JOIN sayiir.job p ON p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL
-        LEFT JOIN sayiir.job_end e ON e.job_id = p.job_id
+        LEFT JOIN LATERAL (
+            SELECT q.state FROM sayiir.job p JOIN sayiir.job_end q ON q.job_id = p.job_id
+            WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL OFFSET 0) e ON true
         WHERE x.definition_hash = s.definition_hash AND x.step = s.step) d
     WHERE s.workflow = (SELECT o.id FROM owner o)
     ORDER BY s.position, s.item_index
@@ -122,7 +124,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         ORDER BY w.organization_id NULLS FIRST
         LIMIT 1),
     -- Each of the four keeps its first max_rows before any detail is built. workflow_log_workflow is read from
-    -- after_version on; the other three read the workflow's jobs (job_step) and sort their first rows.
+    -- after_version on; the other three read the workflow's jobs (job_step), look up what belongs to each (job_attempt_pkey,
+    -- job_end_pkey; fenced off, because the planner may else read those tables whole) and sort their first rows.
     log AS (
         SELECT g.history_seq, g.at, g.kind, g.step, g.detail
         FROM sayiir.workflow_log g
@@ -138,16 +141,20 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     failed AS (
         SELECT a.*, j.step, j.item_index
         FROM sayiir.job j
-        JOIN sayiir.job_attempt a ON a.job_id = j.job_id
-        WHERE j.workflow = (SELECT o.id FROM owner o) AND a.history_seq > coalesce(after_version, 0)
+        CROSS JOIN LATERAL (
+            SELECT * FROM sayiir.job_attempt a
+            WHERE a.job_id = j.job_id AND a.history_seq > coalesce(after_version, 0) OFFSET 0) a
+        WHERE j.workflow = (SELECT o.id FROM owner o)
         ORDER BY a.history_seq
         LIMIT max_rows),
     ended AS (
         SELECT e.history_seq, e.ended_at, e.state, j.step, e.job_id, j.item_index, e.run_number, e.attempt, e.epoch, e.worker,
             e.error_code, e.error_message, e.reason
         FROM sayiir.job j
-        JOIN sayiir.job_end e ON e.job_id = j.job_id
-        WHERE j.workflow = (SELECT o.id FROM owner o) AND e.history_seq > coalesce(after_version, 0)
+        CROSS JOIN LATERAL (
+            SELECT * FROM sayiir.job_end e
+            WHERE e.job_id = j.job_id AND e.history_seq > coalesce(after_version, 0) OFFSET 0) e
+        WHERE j.workflow = (SELECT o.id FROM owner o)
         ORDER BY e.history_seq
         LIMIT max_rows)
     SELECT
@@ -221,6 +228,9 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             WHEN (SELECT o.finished_at FROM owner o) IS NULL THEN s.status NOT IN ('succeeded', 'failed', 'cancelled', 'skipped')
             ELSE s.status IN ('failed', 'leased')
         END),
+    -- job_lease holds what workers do now and is small; it is read once, whatever the number of ready steps.
+    worked_on AS MATERIALIZED (
+        SELECT DISTINCT n.task FROM sayiir.job_lease l JOIN sayiir.lane n ON n.lane = l.lane),
     line AS (
         SELECT
             -1 AS position,
@@ -294,13 +304,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         FROM owner o
         CROSS JOIN open_step s
         LEFT JOIN LATERAL (
-            -- definition_edge_pkey, job_step, job_end_pkey
+            -- definition_edge_pkey, job_step, job_end_pkey. Fenced off, as in step_now.
             SELECT string_agg(x.prerequisite || CASE x.satisfied_by
                 WHEN 'success' THEN '' WHEN 'failure' THEN ' (to fail)' ELSE ' (to end)' END, ', ' ORDER BY x.prerequisite) AS needs
             FROM sayiir.definition_edge x
-            LEFT JOIN sayiir.job p ON p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL
-            LEFT JOIN sayiir.job_end e ON e.job_id = p.job_id
-            WHERE x.definition_hash = s.definition_hash AND x.step = s.step AND e.job_id IS NULL) b ON s.status = 'blocked'
+            LEFT JOIN LATERAL (
+                SELECT q.state FROM sayiir.job p JOIN sayiir.job_end q ON q.job_id = p.job_id
+                WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL OFFSET 0) e ON true
+            WHERE x.definition_hash = s.definition_hash AND x.step = s.step AND e.state IS NULL) b ON s.status = 'blocked'
         LEFT JOIN LATERAL (
             SELECT
                 -- job_ready has no time of entry: a retry became ready at retry_at, a first run when it was released.
@@ -310,10 +321,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
                 -- job_ready_lane
                 (SELECT count(*) FROM (
                     SELECT FROM sayiir.job_ready f WHERE f.lane = s.lane AND f.seq < s.ready_seq LIMIT 1000) f) AS ahead,
-                -- lane_task; job_lease holds what workers do now and is small.
-                EXISTS (
-                    SELECT FROM sayiir.lane n JOIN sayiir.job_lease l ON l.lane = n.lane
-                    WHERE n.task = s.task) AS worked_on) q ON s.status = 'ready')
+                s.task IN (SELECT k.task FROM worked_on k) AS worked_on) q ON s.status = 'ready')
     SELECT step, status, why, until
     FROM line
     ORDER BY position, item_index

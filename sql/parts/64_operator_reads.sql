@@ -191,7 +191,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
                         WHERE p.workflow = s.workflow AND p.step = x.prerequisite AND p.item_index IS NULL))
         UNION ALL
         SELECT 'warning', 'event.unmatched', 'buffered events have an open wait', concat(w.workflow_id, ' ', v.name),
-            'sayiir.tick() matches them. If they come again, please report it.'
+            'This is a bug; please report it. Send the event again with another event_key to go on.'
         FROM sayiir.event v
         JOIN sayiir.workflow w ON w.id = v.workflow AND w.finished_at IS NULL
         WHERE EXISTS (SELECT FROM sayiir.job_wait t WHERE t.workflow = v.workflow AND t.event = v.name)

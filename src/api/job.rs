@@ -297,7 +297,7 @@ fn job_complete_many(
     connect(|session| {
         let (ids, epochs) = leases(job_ids, epochs)?;
         if let Some(outputs) = outputs
-            && store::job::array_length(session, outputs) != Some(ids.len() as i32)
+            && store::array::length(session, outputs) != Some(ids.len() as i32)
         {
             return Err(Error::new(
                 Code::ArgumentInvalid,
@@ -305,6 +305,7 @@ fn job_complete_many(
             )
             .with("argument", "outputs"));
         }
+        let outputs = outputs.map(|outputs| store::array::elements(session, outputs));
         let batch: Vec<Completion> = ids
             .iter()
             .zip(epochs)
@@ -312,7 +313,7 @@ fn job_complete_many(
             .map(|(n, (id, epoch))| Completion {
                 id: *id,
                 epoch,
-                output: outputs.map(|outputs| store::job::element(session, outputs, n as i32)),
+                output: outputs.as_ref().map(|outputs| outputs[n]),
             })
             .collect();
         let answers = engine::complete::complete(session, &batch)?;
@@ -382,9 +383,10 @@ fn job_fail(
         match engine::fail::fail(session, &[failure])?[0] {
             ("lost", _) => Err(owner::lease_lost(id, epoch)),
             ("busy", _) => Err(owner::busy(id)),
-            (disposition, run_at) => Ok(Table::one(columns![disposition, run_at])),
+            answer => Ok(answer),
         }
     })
+    .map(|(disposition, run_at)| Table::one(columns![disposition, run_at]))
     .or_raise()
 }
 
@@ -425,13 +427,16 @@ fn job_fail_many(
             })
             .collect::<Result<_>>()?;
         let answers = engine::fail::fail(session, &batch)?;
-        Ok(ids
-            .into_iter()
-            .zip(answers)
-            .map(|(id, (word, run_at))| Line::Values(columns![id, word, run_at]))
-            .collect())
+        Ok((ids, answers))
     })
-    .map(Table)
+    .map(|(ids, answers)| {
+        Table(
+            ids.into_iter()
+                .zip(answers)
+                .map(|(id, (word, run_at))| Line::Values(columns![id, word, run_at]))
+                .collect(),
+        )
+    })
     .or_raise()
 }
 
@@ -464,13 +469,9 @@ fn job_cancel(job_id: Option<Uuid>, reason: Option<&str>, organization_id: Optio
         let id = required("job_id", job_id)?;
         let scope = scope::resolve(session, organization_id, Use::Other)?;
         let disposition = engine::cancel_job::cancel_job(session, &scope, id, reason)?;
-        Ok(Table::one(columns![
-            id,
-            disposition,
-            None::<i32>,
-            None::<Instant>
-        ]))
+        Ok((id, disposition))
     })
+    .map(|(id, disposition)| Table::one(columns![id, disposition, None::<i32>, None::<Instant>]))
     .or_raise()
 }
 
@@ -489,12 +490,11 @@ fn job_requeue(
         let scope = scope::resolve(session, organization_id, Use::Other)?;
         let (disposition, run_number) =
             engine::requeue::requeue(session, &scope, id, expected_run)?;
-        Ok(Table::one(columns![
-            id,
-            disposition,
-            run_number,
-            (disposition == "requeued").then(Instant::now)
-        ]))
+        Ok((id, disposition, run_number))
+    })
+    .map(|(id, disposition, run_number)| {
+        let run_at = (disposition == "requeued").then(Instant::now);
+        Table::one(columns![id, disposition, run_number, run_at])
     })
     .or_raise()
 }

@@ -13,8 +13,8 @@ use crate::scope::Scope;
 use crate::store;
 use crate::store::workflow::Seen;
 
-/// Between two looks, in milliseconds.
-const POLL_MS: i64 = 20;
+/// Between two looks of a wait that nothing wakes, in milliseconds.
+const POLL_MS: i64 = 250;
 
 /// Looks until `look` has an answer or the time is up; always once, and once more at the deadline.
 fn poll<T>(

@@ -31,7 +31,7 @@ const FULL_SCAN_US: i64 = 1_000_000;
 /// … and at most so many times its own cost apart.
 const FULL_SCAN_COST: i64 = 50;
 /// Between two looks of a waiting claim, in milliseconds.
-const POLL_MS: i64 = 100;
+const POLL_MS: i64 = 1000;
 
 pub struct Request<'a> {
     pub scope: Scope,
@@ -196,14 +196,16 @@ impl Taken<'_> {
             });
             let (oldest_running, _) = xact::horizon();
             let (request, wanted) = (self.request, self.wants());
-            let mut rows = store::lease::claim(
+            let mut rows = store::claim::claim(
                 self.session,
                 lanes.to_vec(),
                 lows.clone(),
                 wanted,
-                request.worker,
-                request.lease_us,
-                started,
+                store::claim::Terms {
+                    worker: request.worker,
+                    lease_us: request.lease_us,
+                    now: started,
+                },
             );
             let place: HashMap<i64, usize> = lanes
                 .iter()
@@ -249,7 +251,7 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    fn move_cursors(&self, rows: &[store::lease::Claimed]) {
+    fn move_cursors(&self, rows: &[store::claim::Claimed]) {
         let next_xid = xact::next_xid();
         let cost = Instant::now().0 - self.started.0;
         CURSORS.with_borrow_mut(|cursors| {

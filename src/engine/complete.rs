@@ -1,5 +1,7 @@
 //! Complete: a lease ends with success, or as cancelled when the owner was cancelled meanwhile.
 
+use std::collections::HashMap;
+
 use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
 
@@ -54,14 +56,26 @@ pub fn complete(session: &Session, batch: &[Completion]) -> Result<Vec<Dispositi
     };
     let mut ended: Vec<store::lease::Ended> = Vec::with_capacity(leases.len());
     owner::take_all(session, &leases, &epochs, |wanted| {
-        let got = store::lease::complete(
-            session,
-            wanted.iter().map(|lease| lease.id).collect(),
-            wanted.iter().map(|lease| epochs[lease.n]).collect(),
-            wanted.iter().map(|lease| batch[lease.n].output).collect(),
-            wanted.iter().map(|lease| cancelled(lease)).collect(),
-            now,
-        );
+        let got = match wanted {
+            [lease] => store::lease::complete_one(
+                session,
+                lease,
+                epochs[lease.n],
+                batch[lease.n].output,
+                cancelled(lease),
+                now,
+            )
+            .into_iter()
+            .collect(),
+            _ => store::lease::complete(
+                session,
+                wanted.iter().map(|lease| lease.id).collect(),
+                wanted.iter().map(|lease| epochs[lease.n]).collect(),
+                wanted.iter().map(|lease| batch[lease.n].output).collect(),
+                wanted.iter().map(|lease| cancelled(lease)).collect(),
+                now,
+            ),
+        };
         let ids = got.iter().map(|end| end.id).collect();
         ended.extend(got);
         ids
@@ -95,6 +109,8 @@ pub fn complete(session: &Session, batch: &[Completion]) -> Result<Vec<Dispositi
             settle::settle(session, workflow, ends, now)?;
         }
     }
+    let ended: HashMap<Uuid, store::lease::Ended> =
+        ended.into_iter().map(|end| (end.id, end)).collect();
     Ok(batch
         .iter()
         .map(|completion| disposition(session, completion, &ended))
@@ -104,9 +120,9 @@ pub fn complete(session: &Session, batch: &[Completion]) -> Result<Vec<Dispositi
 fn disposition(
     session: &Session,
     completion: &Completion,
-    ended: &[store::lease::Ended],
+    ended: &HashMap<Uuid, store::lease::Ended>,
 ) -> Disposition {
-    if let Some(end) = ended.iter().find(|end| end.id == completion.id) {
+    if let Some(end) = ended.get(&completion.id) {
         return if end.cancelled {
             Disposition::Cancelled
         } else {

@@ -2,6 +2,7 @@
 
 use crate::engine::owner;
 use crate::error::{Code, Error, Result};
+use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
 use crate::pg::xact;
 use crate::scope::Scope;
@@ -32,13 +33,13 @@ pub fn delete(session: &Session, scope: &Scope, workflow_id: &str) -> Result<boo
 /// Removes a locked workflow that has ended. A hot row that another session holds, a claim or heartbeat in progress, is waited for a
 /// moment but never locked against: who holds it may be about to lock this workflow.
 pub fn remove(session: &Session, workflow: &Workflow) -> Result<()> {
-    let mut waited_ms = 0;
+    let deadline = Instant::now().plus_us(owner::BUSY_MS * 1000);
     loop {
         store::workflow::delete_hot(session, workflow.id);
         if !store::workflow::is_live(session, workflow.id) {
             break;
         }
-        if waited_ms >= owner::BUSY_MS {
+        if Instant::now() >= deadline {
             return Err(Error::new(
                 Code::JobBusy,
                 format!(
@@ -49,7 +50,6 @@ pub fn remove(session: &Session, workflow: &Workflow) -> Result<()> {
             .with("workflow_id", workflow.workflow_id.clone()));
         }
         xact::sleep_ms(owner::BUSY_STEP_MS);
-        waited_ms += owner::BUSY_STEP_MS;
     }
     store::workflow::delete(session, workflow.id);
     Ok(())

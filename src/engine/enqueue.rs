@@ -175,7 +175,7 @@ pub fn enqueue_many(
     payloads: Jsonb,
     keys: Option<Vec<Option<String>>>,
 ) -> Result<Vec<(Uuid, bool)>> {
-    let count = store::job::array_length(session, payloads).ok_or_else(|| {
+    let count = store::array::length(session, payloads).ok_or_else(|| {
         Error::new(Code::ArgumentInvalid, "payloads is not a JSON array")
             .with("argument", "payloads")
     })?;
@@ -223,7 +223,7 @@ pub fn enqueue_many(
             continue;
         }
         // Taken by an earlier element of this batch or by another transaction.
-        let payload = store::job::element(session, payloads, n as i32);
+        let payload = store::array::element(session, payloads, n as i32);
         answers.push(enqueue(session, request, payload, keys[n].as_deref())?);
     }
     Ok(answers)

@@ -31,6 +31,12 @@ pub fn load(session: &Session, hash: &[u8]) -> Result<Rc<Graph>> {
 
 /// Checks and compiles a definition, and makes sure that it is stored.
 pub fn store(session: &Session, definition: Jsonb) -> Result<Rc<Graph>> {
+    let digest = definition::digest(&definition.stored_bytes());
+    if let Some(graph) = store::definition::written(&digest)
+        && store::definition::exists(session, &graph.hash)
+    {
+        return Ok(graph);
+    }
     let canonical = definition::canonical(&read(definition)?);
     let hash = definition::hash(&canonical);
     let graph = match store::definition::cached(&hash) {
@@ -44,6 +50,7 @@ pub fn store(session: &Session, definition: Jsonb) -> Result<Rc<Graph>> {
     if !store::definition::exists(session, &hash) {
         store::definition::insert(session, &graph, Jsonb::from_value(&canonical));
     }
+    store::definition::keep_written(digest, &graph);
     Ok(graph)
 }
 

@@ -31,7 +31,8 @@ pub fn heartbeat(session: &Session, request: Request) -> Result<Vec<Directive>> 
         return Err(Error::new(
             Code::ArgumentOutOfRange,
             format!("progress_done {done} is more than progress_total {total}"),
-        ));
+        )
+        .with("argument", "progress_done"));
     }
     for (name, value) in [
         ("progress_done", request.progress_done),
@@ -47,10 +48,14 @@ pub fn heartbeat(session: &Session, request: Request) -> Result<Vec<Directive>> 
     if let Some(stage) = request.stage {
         sayiir_rules::ids::check_name("stage", stage)?;
     }
+    // Locked in job order, so that two batches of one worker cannot wait for each other in a circle.
+    let mut leases: Vec<(Uuid, i64)> = request.ids.iter().copied().zip(request.epochs).collect();
+    leases.sort_unstable_by_key(|(id, _)| *id.as_bytes());
+    let (ids, epochs) = leases.into_iter().unzip();
     let alive: HashMap<Uuid, Directive> = store::lease::heartbeat(
         session,
-        request.ids.clone(),
-        request.epochs,
+        ids,
+        epochs,
         request.lease_us,
         (request.progress_done, request.progress_total, request.stage),
         Instant::now(),

@@ -38,7 +38,7 @@ pub struct Opened {
     pub live: bool,
 }
 
-/// Opens a level of steps in at most four statements, and one for each event step among them. The owner is locked.
+/// Opens a level of steps in at most four statements. The owner is locked.
 pub fn open(
     session: &Session,
     workflow: &Workflow,
@@ -68,7 +68,8 @@ pub fn open(
         if place.is_none() {
             place = match &step.kind {
                 Kind::Task(_) => None,
-                Kind::Event(event) => Some(await_event(session, workflow, event, level.from)),
+                // All at once, below.
+                Kind::Event(_) => None,
                 Kind::Delay(delay) => {
                     Some(await_time(session, delay, time.flatten(), level.from, now))
                 }
@@ -76,6 +77,7 @@ pub fn open(
         }
         places.push((n, place, payload));
     }
+    await_events(session, workflow, graph, level.from, &mut places);
     add_default_inputs(session, workflow, graph, &mut places);
 
     let mut steps = Vec::with_capacity(places.len() + level.cancelled.len());
@@ -261,26 +263,49 @@ fn add_default_inputs(
     }
 }
 
-fn await_event(
+/// Event steps take what is buffered, the oldest event of a name first; the others wait.
+fn await_events(
     session: &Session,
     workflow: &Workflow,
-    step: &sayiir_rules::definition::EventStep,
+    graph: &Graph,
     from: Instant,
-) -> Place {
-    if let Some(payload) = store::event::consume(session, workflow.id, &step.event) {
-        return Place::End {
-            state: "succeeded",
-            output: payload,
-            error_code: None,
-            error_message: None,
-            reason: None,
-        };
+    places: &mut [(usize, Option<Place>, Option<Jsonb>)],
+) {
+    let mut waiting = Vec::new();
+    let mut taken: HashMap<&str, i64> = HashMap::new();
+    let (mut names, mut older) = (Vec::new(), Vec::new());
+    for (at, (n, place, _)) in places.iter().enumerate() {
+        if let (Kind::Event(event), None) = (&graph.steps[*n].kind, place) {
+            let count = taken.entry(&event.event).or_default();
+            waiting.push((at, event));
+            names.push(event.event.clone());
+            older.push(*count);
+            *count += 1;
+        }
     }
-    let timeout = step.timeout.and_then(|span| span.fixed_us());
-    Place::Wait {
-        reason: "event",
-        due: timeout.map(|us| from.plus_us(us)),
-        event: Some(step.event.clone()),
+    if waiting.is_empty() {
+        return;
+    }
+    let consumed: HashMap<i64, Option<Jsonb>> =
+        store::event::consume(session, workflow.id, names, older)
+            .into_iter()
+            .collect();
+    for (wanted, (at, event)) in waiting.into_iter().enumerate() {
+        let timeout = event.timeout.and_then(|span| span.fixed_us());
+        places[at].1 = Some(match consumed.get(&(wanted as i64)) {
+            Some(payload) => Place::End {
+                state: "succeeded",
+                output: *payload,
+                error_code: None,
+                error_message: None,
+                reason: None,
+            },
+            None => Place::Wait {
+                reason: "event",
+                due: timeout.map(|us| from.plus_us(us)),
+                event: Some(event.event.clone()),
+            },
+        });
     }
 }
 

@@ -1,10 +1,11 @@
 //! The owner row: every transition of a job except a plain claim locks it first, then reads everything else again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use pgrx::Uuid;
 
 use crate::error::{Code, Error, Result};
+use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
 use crate::pg::xact;
 use crate::store;
@@ -61,19 +62,16 @@ pub fn take_all(
     mut take: impl FnMut(&[&store::lease::Lease]) -> Vec<Uuid>,
 ) {
     let mut wanted: Vec<&store::lease::Lease> = leases.iter().collect();
-    let mut waited_ms = 0;
-    loop {
-        if wanted.is_empty() {
-            return;
-        }
-        let got = take(&wanted);
-        wanted.retain(|lease| !got.contains(&lease.id));
-        wanted.retain(|lease| store::lease::exists(session, lease.id, epochs[lease.n]));
-        if wanted.is_empty() || waited_ms >= BUSY_MS {
+    let deadline = Instant::now().plus_us(BUSY_MS * 1000);
+    while !wanted.is_empty() {
+        let got: HashSet<Uuid> = take(&wanted).into_iter().collect();
+        wanted.retain(|lease| {
+            !got.contains(&lease.id) && store::lease::exists(session, lease.id, epochs[lease.n])
+        });
+        if wanted.is_empty() || Instant::now() >= deadline {
             return;
         }
         xact::sleep_ms(BUSY_STEP_MS);
-        waited_ms += BUSY_STEP_MS;
     }
 }
 

@@ -2,9 +2,10 @@
 
 use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
+use sayiir_rules::retry::FailureKind;
 use sayiir_rules::workflow::WorkflowState;
 
-use crate::engine::{owner, settle};
+use crate::engine::{fail, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -22,7 +23,7 @@ pub struct Request<'a> {
     pub ran: bool,
 }
 
-/// Ends the lease without an outcome: ready, cancelled or paused.
+/// Ends the lease without an outcome: ready, cancelled or paused; dead or held when that was the last attempt.
 pub fn release(session: &Session, request: &Request) -> Result<&'static str> {
     owner::require_read_committed("job_release")?;
     let epochs = vec![request.epoch];
@@ -89,6 +90,17 @@ pub fn release(session: &Session, request: &Request) -> Result<&'static str> {
             )?;
         }
         return Ok("cancelled");
+    }
+    if request.ran && lease.attempt >= lease.retry.max_attempts {
+        // Its last attempt is used up: another claim would be one too many.
+        let report = fail::Report {
+            lease: &lease,
+            kind: FailureKind::Retryable,
+            error_code: "job.released".to_owned(),
+            error_message: request.reason.map(str::to_owned),
+            retry_at: None,
+        };
+        return Ok(fail::record(session, &workflows, &[report], now)?[0].0);
     }
     let paused = owner_state == Some(Some(WorkflowState::Paused));
     let due = (!paused && request.delay_us > 0).then(|| now.plus_us(request.delay_us));

@@ -44,7 +44,9 @@ pub fn settle(
             )),
         })
         .collect::<Result<Vec<_>>>()?;
-    if !cascade(session, workflow, &graph, ended, now, now)? {
+    // An event may end a root step before the workflow's run_at; what it releases still waits for that.
+    let from = workflow.run_at.map_or(now, |run_at| run_at.max(now));
+    if !cascade(session, workflow, &graph, ended, from, now)? {
         finish(session, workflow, &graph, now)?;
     }
     Ok(())

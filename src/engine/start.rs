@@ -139,6 +139,7 @@ pub fn start(
         organization: request.organization.clone(),
         status: WorkflowState::Running,
         definition_hash: graph.hash.to_vec(),
+        run_at: request.run_at,
     };
     if request.workflow_id.is_some() {
         store::event::adopt(session, id, organization, workflow_id);

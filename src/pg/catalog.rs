@@ -68,3 +68,10 @@ pub fn notification_queue_usage() -> f64 {
         )
     }
 }
+
+/// Learns what other sessions have changed in the catalogs and in what caches hang on them. Statements do it when they lock a table for
+/// the first time; a call that looks at the same tables again and again has to ask.
+pub fn accept_changes() {
+    // SAFETY: inside a transaction.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}

@@ -58,9 +58,17 @@ pub fn try_interval(text: &str) -> Result<Span, String> {
     subxact::attempt(|| interval(text))
 }
 
-/// Reads a timestamp that comes some day; the error is Postgres's message.
+/// Reads a timestamp that comes some day; the error is Postgres's message. Without a zone it is UTC, whichever session reads it.
 pub fn try_timestamp(text: &str) -> Result<Instant, String> {
-    match subxact::attempt(|| timestamp(text)) {
+    // SAFETY: UTC is always known; the session's zone is put back on both paths, because attempt catches what is raised.
+    let read = unsafe {
+        let session = pg_sys::session_timezone;
+        pg_sys::session_timezone = pg_sys::pg_tzset(c"UTC".as_ptr());
+        let read = subxact::attempt(|| timestamp(text));
+        pg_sys::session_timezone = session;
+        read
+    };
+    match read {
         Ok(at) if !at.is_finite() => Err(format!("{text:?} is no point in time")),
         at => at,
     }

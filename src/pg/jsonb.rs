@@ -56,6 +56,15 @@ impl Jsonb {
         }
     }
 
+    /// A copy of the document as Postgres stores it, uncompressed: equal bytes are the same document.
+    pub fn stored_bytes(self) -> Vec<u8> {
+        // SAFETY: the datum is a varlena; detoasting answers it, or a copy, with a plain header, and the bytes behind it are copied.
+        unsafe {
+            let plain = pg_sys::pg_detoast_datum(self.0.cast_mut_ptr());
+            pgrx::varlena::varlena_to_byte_slice(plain).to_vec()
+        }
+    }
+
     /// Stored size in bytes, as it is (compressed or not).
     pub fn size(self) -> usize {
         // SAFETY: the datum is a varlena; this reads its header, at most its toast pointer.

@@ -209,10 +209,14 @@ unsafe fn tuple_attribute(
     descriptor: pg_sys::TupleDesc,
     column: i32,
 ) -> *const pg_sys::FormData_pg_attribute {
-    // SAFETY: promised by the caller.
+    // SAFETY: promised by the caller. Postgres 18 keeps the attributes behind the array of their compact forms.
     #[cfg(feature = "pg18")]
     unsafe {
-        pg_sys::TupleDescAttr(descriptor, column - 1)
+        let compact = (*descriptor).compact_attrs.as_ptr();
+        compact
+            .add((*descriptor).natts as usize)
+            .cast::<pg_sys::FormData_pg_attribute>()
+            .add(column as usize - 1)
     }
     // SAFETY: promised by the caller.
     #[cfg(not(feature = "pg18"))]

@@ -25,7 +25,8 @@ impl Table {
     }
 }
 
-/// One row from its columns, in the order of the declared type.
+/// One row from its columns, in the order of the declared type. Only behind an SPI session, never within it: the datums live in the
+/// current memory context, and a session's own ends with it.
 #[macro_export]
 macro_rules! columns {
     ($($value:expr),* $(,)?) => { vec![$(pgrx::IntoDatum::into_datum($value)),*] };

@@ -92,7 +92,9 @@ pub fn queue_has_room() -> bool {
     static NEXT_LOOK: AtomicI64 = AtomicI64::new(0);
     static HAS_ROOM: AtomicBool = AtomicBool::new(true);
     let now = Instant::now().0;
-    if now >= NEXT_LOOK.load(SeqCst) {
+    let next = NEXT_LOOK.load(SeqCst);
+    // Not in order either: the clock was set back.
+    if !(next - QUEUE_LOOK_US..next).contains(&now) {
         NEXT_LOOK.store(now + QUEUE_LOOK_US, SeqCst);
         HAS_ROOM.store(
             catalog::notification_queue_usage() < MAX_QUEUE_USAGE,

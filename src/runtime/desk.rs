@@ -64,15 +64,15 @@ impl Shared {
             .any(|desk| !desk.is_free() && desk.database.load(SeqCst) == database)
     }
 
-    /// Starts a worker at a free desk. False: the server has no room for another process.
-    pub fn start_worker(&self, number: usize, database: u32, name: &str) -> bool {
+    /// Starts a worker at a free desk. Brief: it does not stay. False: the server has no room for another process.
+    pub fn start_worker(&self, number: usize, database: u32, name: &str, brief: bool) -> bool {
         let Some(desk) = self.desks.get(number) else {
             return false;
         };
         let token = desk.token.fetch_add(1, SeqCst).wrapping_add(1);
         desk.database.store(database, SeqCst);
         desk.outcome.store(outcome::BROKEN, SeqCst);
-        desk.leave.store(false, SeqCst);
+        desk.leave.store(brief, SeqCst);
         desk.enter(desk::STARTING);
         let started = process::start_worker(
             BackgroundWorkerBuilder::new(&format!("sayiir worker for {name}"))

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pgrx::bgworkers::BackgroundWorkerBuilder;
 use pgrx::{pg_guard, pg_sys};
 
-use super::shmem::{self, DESKS, Database, NEVER, Shared, outcome};
+use super::shmem::{self, DESKS, Database, Desk, NEVER, Shared, outcome};
 use crate::pg::clock::Instant;
 use crate::pg::{catalog, latch, process};
 use crate::settings;
@@ -30,8 +30,10 @@ const RETRY_US: i64 = SECOND;
 const MAX_RETRY_DOUBLINGS: u32 = 5;
 /// So often the list of databases is read; also after SIGHUP, and when a database appears that is not on it.
 const LIST_US: i64 = 10 * SECOND;
-/// When databases wait, a worker leaves after so long.
+/// When databases wait for a worker that stays, the one that has stayed longest leaves after so long, and comes back after as long.
 const SHARE_US: i64 = SECOND;
+/// Between two brief visits of a database, whose timers may be many.
+const BRIEF_US: i64 = SECOND / 10;
 
 /// Registers the launcher; while the server preloads its libraries.
 pub fn init() {
@@ -61,6 +63,7 @@ pub extern "C-unwind" fn sayiir_launcher(_argument: pg_sys::Datum) {
         all: BTreeSet::new(),
         list_at: Instant(0),
         start_at: Instant(0),
+        looked_at: Instant(0),
     };
     loop {
         shared.launcher_looks_at.store(NEVER, SeqCst);
@@ -84,7 +87,8 @@ unsafe extern "C-unwind" fn at_exit(_: c_int, _: pg_sys::Datum) {
 
 struct Launcher {
     shared: &'static Shared,
-    /// Half of the server's background workers at most.
+    /// Half of the server's background workers at most. The last one, if there are more, is for brief visits: however many databases
+    /// are busy, timers are served.
     desks: usize,
     /// The databases to visit.
     open: BTreeMap<u32, Known>,
@@ -93,18 +97,33 @@ struct Launcher {
     list_at: Instant,
     /// Not before that: the server had no room for a process.
     start_at: Instant,
+    looked_at: Instant,
 }
 
 struct Known {
     name: String,
     visit_at: Instant,
     not_before: Instant,
+    /// No worker stays here before that: others have their turn.
+    stay_at: Instant,
     failures: u32,
+}
+
+/// Something to do in a database.
+struct Due {
+    at: Instant,
+    oid: u32,
+    /// Sweeping and going is enough; else writers want a worker that stays.
+    brief: bool,
 }
 
 impl Launcher {
     /// One look around. Returns when the next one is due if nothing happens before.
     fn look(&mut self, now: Instant) -> Instant {
+        if now < self.looked_at {
+            self.forget_times();
+        }
+        self.looked_at = now;
         self.clear_desks(now);
         let in_a_second = now.plus_us(SECOND);
         if !settings::WORKER.get() {
@@ -124,33 +143,39 @@ impl Launcher {
                 }
             }
         }
-        let mut due: Vec<(Instant, u32)> = self
+        let mut due: Vec<Due> = self
             .open
             .iter()
             .filter(|(oid, _)| !self.shared.is_served(**oid))
-            .map(|(oid, known)| (self.due(*oid, known), *oid))
+            .map(|(oid, known)| self.due(*oid, known, now))
             .collect();
-        due.sort();
+        due.sort_by_key(|due| (due.at, due.oid));
         let mut next = in_a_second;
-        for (at, oid) in due {
+        for due in due {
+            let at = due.at.max(self.start_at);
             if at > now {
                 next = next.min(at);
                 break;
             }
-            if now < self.start_at {
-                next = next.min(self.start_at);
-                break;
-            }
-            if !self.start(oid, now) {
-                break;
-            }
+            self.start(&due, now);
         }
         next
     }
 
+    /// The clock was set back.
+    fn forget_times(&mut self) {
+        self.list_at = Instant(0);
+        self.start_at = Instant(0);
+        for known in self.open.values_mut() {
+            (known.visit_at, known.not_before, known.stay_at) =
+                (Instant(0), Instant(0), Instant(0));
+        }
+    }
+
     /// Learns from the workers that have gone.
     fn clear_desks(&mut self, now: Instant) {
-        for desk in &self.shared.desks {
+        let staying = self.staying();
+        for (number, desk) in self.shared.desks.iter().enumerate() {
             let made_room = desk.leave.load(SeqCst);
             let Some((oid, outcome)) = desk.clear(now) else {
                 continue;
@@ -165,13 +190,16 @@ impl Launcher {
                 known.failures + 1
             };
             let (visit_us, pause_us) = match outcome {
-                outcome::SERVED if has_slot => (VISIT_US, if made_room { SHARE_US } else { 0 }),
+                outcome::SERVED if has_slot => (VISIT_US, if made_room { BRIEF_US } else { 0 }),
                 outcome::SERVED => (VISIT_BLIND_US, 0),
                 outcome::ABSENT => (VISIT_ABSENT_US, SECOND),
                 _ => (0, RETRY_US << (known.failures - 1).min(MAX_RETRY_DOUBLINGS)),
             };
             known.visit_at = now.plus_us(visit_us);
             known.not_before = now.plus_us(pause_us);
+            if made_room && number < staying {
+                known.stay_at = now.plus_us(SHARE_US);
+            }
         }
     }
 
@@ -182,43 +210,62 @@ impl Launcher {
             .map(|(_, slot)| slot)
     }
 
-    /// When this database has to be visited.
-    fn due(&self, oid: u32, known: &Known) -> Instant {
-        let of_slot = |slot: &Database| {
-            if !slot.visited.load(SeqCst) || slot.wanted.load(SeqCst) || slot.marked.load(SeqCst) {
+    /// When this database has to be visited, and how.
+    fn due(&self, oid: u32, known: &Known, now: Instant) -> Due {
+        let mut brief_at = known.visit_at;
+        let mut stay_at = Instant(NEVER);
+        for slot in self.slots(oid) {
+            let is_unknown = !slot.visited.load(SeqCst) || slot.marked.load(SeqCst);
+            let due = if is_unknown {
                 i64::MIN
             } else {
                 slot.next_due.load(SeqCst)
+            };
+            brief_at = brief_at.min(Instant(due));
+            if slot.wanted.load(SeqCst) {
+                stay_at = known.stay_at;
             }
-        };
-        let due = self
-            .slots(oid)
-            .map(of_slot)
-            .fold(known.visit_at.0, i64::min);
-        Instant(due).max(known.not_before)
+        }
+        let at = brief_at.min(stay_at).max(known.not_before);
+        Due {
+            at,
+            oid,
+            brief: brief_at <= now,
+        }
     }
 
-    /// Starts a worker, or makes room for one. False: not now.
-    fn start(&mut self, oid: u32, now: Instant) -> bool {
-        let desks = self.shared.desks.get(..self.desks).unwrap_or_default();
-        let Some(free) = desks.iter().position(|desk| desk.is_free()) else {
-            let longest = desks
+    /// How many desks are for workers that may stay.
+    fn staying(&self) -> usize {
+        if self.desks > 1 { self.desks - 1 } else { 1 }
+    }
+
+    /// Starts a worker, if a desk is free, or asks for one.
+    fn start(&mut self, due: &Due, now: Instant) {
+        let staying = self.staying();
+        let (long, short) = self.shared.desks[..self.desks].split_at(staying);
+        let free = match long.iter().position(Desk::is_free) {
+            Some(desk) => Some((desk, false)),
+            None if due.brief && short.iter().any(Desk::is_free) => Some((staying, true)),
+            None => None,
+        };
+        let Some((desk, brief)) = free else {
+            let staying = long
                 .iter()
-                .filter_map(|desk| Some((desk.busy_us(now)?, desk)))
-                .max_by_key(|(us, _)| *us);
-            if let Some((us, desk)) = longest
+                .filter_map(|desk| Some((desk.busy_us(now)?, desk)));
+            if let Some((us, desk)) = staying.max_by_key(|(us, _)| *us)
                 && us >= SHARE_US
             {
                 desk.ask_to_leave();
             }
-            return false;
+            return;
         };
-        let name = self.open.get(&oid).map_or("", |known| known.name.as_str());
-        let started = self.shared.start_worker(free, oid, name);
-        if !started {
+        let name = self
+            .open
+            .get(&due.oid)
+            .map_or("", |known| known.name.as_str());
+        if !self.shared.start_worker(desk, due.oid, name, brief) {
             self.start_at = now.plus_us(RETRY_US);
         }
-        started
     }
 
     /// Reads which databases there are, and gives back the slots of those that are gone.
@@ -240,6 +287,7 @@ impl Launcher {
                     name: String::new(),
                     visit_at: Instant(0),
                     not_before: Instant(0),
+                    stay_at: Instant(0),
                     failures: 0,
                 };
                 open.insert(

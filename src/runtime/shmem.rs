@@ -48,7 +48,7 @@ pub struct Desk {
     pub database: AtomicU32,
     /// One of `outcome::*`.
     pub outcome: AtomicU8,
-    /// The launcher needs the desk.
+    /// The launcher needs the desk: the worker does not stay.
     pub leave: AtomicBool,
     /// When it entered its state.
     pub since: AtomicI64,

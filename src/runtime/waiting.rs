@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64, fence};
 
 use super::shmem::{self, CLASSES, Database, Shared};
-use crate::pg::{latch, process};
+use crate::pg::{catalog, latch, process};
 
 /// What a backend waits for: classes, one bit each.
 #[derive(Clone, Copy, Default)]
@@ -31,7 +31,7 @@ pub fn wait(interest: Interest, ms: i64) {
     let place = shmem::shared().and_then(|shared| shared.waiters.get(process::number()));
     let (Some(waiter), Some(database)) = (place, shmem::my_database()) else {
         latch::wait(ms.min(POLL_MS));
-        pgrx::check_for_interrupts!();
+        look_up();
         return;
     };
     waiter.jobs.store(interest.jobs, SeqCst);
@@ -46,7 +46,13 @@ pub fn wait(interest: Interest, ms: i64) {
     stop();
     // From here on the caller looks: what the counters count later is news for the next wait.
     is_news(database, interest);
+    look_up();
+}
+
+/// What a call has to do between two looks; without the second it would never see a lane that is new since it began.
+fn look_up() {
     pgrx::check_for_interrupts!();
+    catalog::accept_changes();
 }
 
 /// Whether a counter of `interest` has moved since this was asked last.

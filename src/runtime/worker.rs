@@ -136,10 +136,16 @@ impl Visit {
         });
         let now = Instant::now();
         match result {
-            Ok(Swept::Absent) => match self.is_absent() {
-                Ok(true) => outcome::ABSENT,
-                _ => outcome::SERVED,
-            },
+            Ok(Swept::Absent) => {
+                if matches!(self.is_absent(), Ok(true)) {
+                    return outcome::ABSENT;
+                }
+                // It was created again meanwhile.
+                if let Some(database) = database {
+                    database.next_due.fetch_min(now.0, SeqCst);
+                }
+                outcome::SERVED
+            }
             Ok(Swept::Done) => {
                 self.not_before = now.plus_us(BETWEEN_SWEEPS_US);
                 self.last_error = None;
@@ -168,15 +174,20 @@ impl Visit {
         }
     }
 
+    /// It goes, too, when the clock was set back: its times mean nothing then.
     fn stays(&self) -> bool {
+        let now = Instant::now();
         settings::WORKER.get()
             && !self.desk.leave.load(SeqCst)
-            && Instant::now() < self.last_mark.plus_us(STAY_US)
+            && (self.last_mark..self.last_mark.plus_us(STAY_US)).contains(&now)
     }
 
     fn is_due(&self, database: &Database) -> bool {
-        let now = Instant::now();
-        database.next_due.load(SeqCst) <= now.0 && now >= self.not_before
+        self.next_sweep(database) <= Instant::now().0
+    }
+
+    fn next_sweep(&self, database: &Database) -> i64 {
+        database.next_due.load(SeqCst).max(self.not_before.0)
     }
 
     /// Notifies, until a sweep is due or the visit over.
@@ -192,11 +203,11 @@ impl Visit {
             if !self.stays() || self.is_due(database) {
                 return;
             }
-            let due = database.next_due.load(SeqCst).max(self.not_before.0);
+            let due = self.next_sweep(database);
             let until = due.min(self.last_mark.plus_us(STAY_US).0);
             database.notifier_looks_at.store(until, SeqCst);
             fence(SeqCst);
-            if database.next_due.load(SeqCst) >= due && !database.marked.load(SeqCst) {
+            if self.next_sweep(database) >= due && !database.marked.load(SeqCst) {
                 latch::wait((until - Instant::now().0 + 999) / 1000);
             }
         }

@@ -15,6 +15,9 @@ thread_local! {
     /// Compiled graphs by SHA-256. A graph is its hash, so an entry never goes stale; a start makes sure that the stored row is
     /// there too.
     static GRAPHS: RefCell<HashMap<Vec<u8>, Rc<Graph>>> = RefCell::new(HashMap::new());
+    /// Graphs by the SHA-256 of a definition as a caller wrote it: to bring a large one into its canonical form again costs more
+    /// than to start it.
+    static WRITTEN: RefCell<HashMap<[u8; 32], Rc<Graph>>> = RefCell::new(HashMap::new());
 }
 
 /// Most graphs that one backend keeps.
@@ -35,6 +38,21 @@ pub fn keep(graph: Graph) -> Rc<Graph> {
         graphs.insert(graph.hash.to_vec(), Rc::clone(&graph));
     });
     graph
+}
+
+/// The graph that this backend has made of a definition as it was written.
+pub fn written(digest: &[u8; 32]) -> Option<Rc<Graph>> {
+    WRITTEN.with_borrow(|written| written.get(digest).cloned())
+}
+
+/// Remembers what was made of a definition as it was written.
+pub fn keep_written(digest: [u8; 32], graph: &Rc<Graph>) {
+    WRITTEN.with_borrow_mut(|written| {
+        if written.len() >= MAX_GRAPHS {
+            written.clear();
+        }
+        written.insert(digest, Rc::clone(graph));
+    });
 }
 
 /// The stored canonical form.

@@ -3,7 +3,7 @@
 use crate::args;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::{Session, Statement};
-use crate::pg::types::{INT8, JSONB, TEXT};
+use crate::pg::types::{INT8, INT8S, JSONB, TEXT, TEXTS};
 
 /// Serializes a birth under a chosen id with an event that is sent to the id before it is born: without it an event could be
 /// buffered as early after the start had looked for early events.
@@ -76,18 +76,30 @@ pub fn adopt(session: &Session, workflow: i64, organization: Option<&str>, workf
     ADOPT.run(session, args![workflow, organization, workflow_id]);
 }
 
-/// Consumes the oldest buffered event of a name; Some(None) = its payload is SQL NULL. The owner is locked.
-pub fn consume(session: &Session, workflow: i64, name: &str) -> Option<Option<Jsonb>> {
-    // event_buffered
+/// Consumes buffered events: for each name the oldest that has `older` older ones. Answers (place in the arrays, from 0; payload,
+/// which may be SQL NULL) of those that there are. The owner is locked.
+pub fn consume(
+    session: &Session,
+    workflow: i64,
+    names: Vec<String>,
+    older: Vec<i64>,
+) -> Vec<(i64, Option<Jsonb>)> {
+    // event_buffered, event_pkey
     static CONSUME: Statement = Statement::new(
-        &[INT8, TEXT],
-        "DELETE FROM sayiir.event WHERE id = (
-             SELECT id FROM sayiir.event WHERE workflow = $1 AND name = $2 AND disposition = 'buffered'
-             ORDER BY workflow, name, id LIMIT 1)
-         RETURNING payload",
+        &[INT8, TEXTS, INT8S],
+        "WITH picked AS MATERIALIZED (
+             SELECT w.n - 1 AS n, e.id
+             FROM ROWS FROM (unnest($2), unnest($3)) WITH ORDINALITY AS w (name, older, n)
+             CROSS JOIN LATERAL (
+                 SELECT v.id FROM sayiir.event v
+                 WHERE v.workflow = $1 AND v.name = w.name AND v.disposition = 'buffered'
+                 ORDER BY v.workflow, v.name, v.id OFFSET w.older LIMIT 1) e),
+         gone AS (DELETE FROM sayiir.event d USING picked p WHERE d.id = p.id RETURNING p.n, d.payload)
+         SELECT n, payload FROM gone",
     );
     CONSUME
-        .run(session, args![workflow, name])
-        .first()
-        .map(|row| row.opt(1))
+        .run(session, args![workflow, names, older])
+        .iter()
+        .map(|row| (row.get(1), row.opt(2)))
+        .collect()
 }

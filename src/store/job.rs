@@ -208,28 +208,6 @@ pub fn by_key(
         .map(|row| (row.get(1), row.get(2)))
 }
 
-/// Element `n` (from 0) of a JSON array.
-pub fn element(session: &Session, array: Jsonb, n: i32) -> Jsonb {
-    static ELEMENT: Statement = Statement::new(&[JSONB, INT4], "SELECT $1 -> $2");
-    ELEMENT
-        .run(session, args![array, n])
-        .first()
-        .expect("one row")
-        .get(1)
-}
-
-/// Number of elements; None when it is not an array.
-pub fn array_length(session: &Session, array: Jsonb) -> Option<i32> {
-    static LENGTH: Statement = Statement::new(
-        &[JSONB],
-        "SELECT CASE WHEN jsonb_typeof($1) = 'array' THEN jsonb_array_length($1) END",
-    );
-    LENGTH
-        .run(session, args![array])
-        .first()
-        .and_then(|row| row.opt(1))
-}
-
 /// Who owns a job: (its workflow's key or None, its organization).
 pub struct Owned {
     pub workflow: Option<i64>,
@@ -254,12 +232,19 @@ pub fn owner(session: &Session, id: Uuid) -> Option<Owned> {
 /// Locks stand-alone jobs, deepest first, as their own owners.
 pub fn lock_standalone(session: &Session, ids: Vec<Uuid>) {
     // job_pkey. The sort is over the rows of this call.
+    static LOCK_ONE: Statement = Statement::new(
+        &[UUID],
+        "SELECT FROM sayiir.job WHERE job_id = $1 AND workflow IS NULL FOR NO KEY UPDATE",
+    );
     static LOCK: Statement = Statement::new(
         &[UUIDS],
         "SELECT FROM sayiir.job WHERE job_id = ANY ($1) AND workflow IS NULL
          ORDER BY depth DESC, job_id FOR NO KEY UPDATE",
     );
-    LOCK.run(session, args![ids]);
+    match ids[..] {
+        [id] => LOCK_ONE.run(session, args![id]),
+        _ => LOCK.run(session, args![ids]),
+    };
 }
 
 /// The same, leaving out what another session holds: how sweeps lock. Answers what it got.

@@ -1,104 +1,18 @@
 //! `job_ready`, `job_lease`, `job_wait`: how a job moves between them. A row enters one of them only from the DELETE of another
 //! in the same statement, or from the statement that creates or requeues the job.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
 use pgrx::Uuid;
 
 use crate::args;
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::{Session, Statement};
-use crate::pg::table::Line;
-use crate::pg::types::{BOOLS, INT4, INT8, INT8S, JSONBS, TEXT, TEXTS, TIME, TIMES, UUID, UUIDS};
-
-/// A ready row that a claim took.
-pub struct Claimed {
-    /// None = its workflow is not running: it was parked instead of leased.
-    pub job: Option<Line>,
-    pub lane: i64,
-    pub seq: i64,
-    /// When a sweep has to look at it.
-    pub check_at: Instant,
-}
-
-/// Columns of `claimed_job`.
-const CLAIMED_COLUMNS: i32 = 19;
-
-/// Takes up to `max_jobs` ready rows from `lanes`, in their order, each from its `lows` on, and leases them.
-pub fn claim(
-    session: &Session,
-    lanes: Vec<i64>,
-    lows: Vec<i64>,
-    max_jobs: i32,
-    worker: &str,
-    lease_us: Option<i64>,
-    now: Instant,
-) -> Vec<Claimed> {
-    // job_ready_lane gives the order; job_ready rows are never updated, so a locked row's ctid stays.
-    // The owner's status is read in the statement that leases: a row of an owner that is not running is parked (due now), and the
-    // owner's next transition or tick ends or frees it.
-    static CLAIM: Statement = Statement::new(
-        &[INT8S, INT8S, INT4, TEXT, INT8, TIME, INT8],
-        "WITH picked AS MATERIALIZED (
-             SELECT r.row_id
-             FROM ROWS FROM (unnest($1), unnest($2)) AS l (lane, low)
-             CROSS JOIN LATERAL (
-                 SELECT q.ctid AS row_id FROM sayiir.job_ready q
-                 WHERE q.lane = l.lane AND q.seq >= l.low
-                 ORDER BY q.lane, q.seq
-                 LIMIT $3
-                 FOR UPDATE SKIP LOCKED) r
-             LIMIT $3),
-         taken AS (
-             DELETE FROM sayiir.job_ready WHERE ctid = ANY (ARRAY(SELECT row_id FROM picked))
-             RETURNING job_id, workflow, lane, seq, run_number, attempt, epoch),
-         job AS MATERIALIZED (
-             SELECT t.job_id, t.workflow, t.lane, t.seq, t.run_number, t.attempt + 1 AS attempt,
-                 greatest(t.epoch + 1, $7) AS epoch, t.attempt AS last_attempt, t.epoch AS last_epoch,
-                 j.task, coalesce(j.payload, w.input) AS input, j.max_attempts, w.workflow_id, w.name AS workflow_name,
-                 w.version AS workflow_version, j.step, j.item_index,
-                 coalesce(j.idempotency_key, j.job_id || '/' || t.run_number) AS idempotency_key,
-                 coalesce($5, j.lease_us) AS lease_us, j.organization_id,
-                 coalesce(j.trace_parent, w.trace_parent) AS trace_parent,
-                 least(j.deadline_at, $6 + j.timeout_us * interval '1 microsecond') AS deadline_at,
-                 l.tags, coalesce(w.status = 'running', true) AS may_run
-             FROM taken t
-             JOIN sayiir.job j USING (job_id)
-             JOIN sayiir.lane l ON l.lane = t.lane
-             LEFT JOIN sayiir.workflow w ON w.id = t.workflow),
-         leased AS (
-             INSERT INTO sayiir.job_lease (job_id, workflow, lane, worker, epoch, run_number, attempt, lease_us, started_at,
-                 expires_at, deadline_at, check_at)
-             SELECT job_id, workflow, lane, $4, epoch, run_number, attempt, lease_us, $6,
-                 least($6 + lease_us * interval '1 microsecond', deadline_at), deadline_at,
-                 least($6 + lease_us * interval '1 microsecond', deadline_at)
-             FROM job WHERE may_run),
-         parked AS (
-             INSERT INTO sayiir.job_wait (job_id, workflow, lane, reason, due, seq, run_number, attempt, epoch, since)
-             SELECT job_id, workflow, lane, 'owner', $6, nextval('sayiir.wait_seq'), run_number, last_attempt, last_epoch, $6
-             FROM job WHERE NOT may_run)
-         SELECT job_id, epoch, task, input, attempt, max_attempts, run_number, workflow_id, workflow_name, workflow_version,
-             step, item_index, idempotency_key, '{}'::jsonb,
-             least($6 + lease_us * interval '1 microsecond', deadline_at), deadline_at, tags, organization_id,
-             trace_parent, may_run, lane, seq,
-             CASE WHEN may_run THEN least($6 + lease_us * interval '1 microsecond', deadline_at) ELSE $6 END
-         FROM job",
-    );
-    CLAIM
-        .run(
-            session,
-            args![lanes, lows, max_jobs, worker, lease_us, now, now.unix_us()],
-        )
-        .iter()
-        .map(|row| Claimed {
-            job: row
-                .get::<bool>(20)
-                .then(|| row.keep_columns(CLAIMED_COLUMNS)),
-            lane: row.get(21),
-            seq: row.get(22),
-            check_at: row.get(23),
-        })
-        .collect()
-}
+use crate::pg::types::{
+    BOOL, BOOLS, INT4, INT8, INT8S, JSONB, JSONBS, TEXT, TEXTS, TIME, TIMES, UUID, UUIDS,
+};
 
 /// The next lane behind `lane` that has a ready row.
 pub fn next_lane(session: &Session, lane: i64) -> Option<i64> {
@@ -135,15 +49,74 @@ pub struct Lease {
     pub workflow: Option<i64>,
 }
 
-/// The leases of (job, epoch) pairs that exist now; no lock.
+thread_local! {
+    /// The owners of jobs that this backend has claimed, until it ends them: they never change, so the transition that follows need
+    /// not read them.
+    static OWNERS: RefCell<HashMap<Uuid, Option<i64>>> = RefCell::new(HashMap::new());
+}
+
+/// Most owners that one backend remembers.
+const MAX_OWNERS: usize = 4096;
+
+/// Remembers the owner of a job that this backend leases.
+pub fn remember_owner(id: Uuid, workflow: Option<i64>) {
+    OWNERS.with_borrow_mut(|owners| {
+        if owners.len() >= MAX_OWNERS {
+            owners.clear();
+        }
+        owners.insert(id, workflow);
+    });
+}
+
+/// The owners of all these jobs, if every one is remembered; they are forgotten.
+fn remembered(ids: &[Uuid]) -> Option<Vec<Lease>> {
+    OWNERS.with_borrow_mut(|owners| {
+        let known = ids
+            .iter()
+            .enumerate()
+            .map(|(n, id)| {
+                owners.get(id).map(|workflow| Lease {
+                    n,
+                    id: *id,
+                    workflow: *workflow,
+                })
+            })
+            .collect::<Option<Vec<Lease>>>()?;
+        for id in ids {
+            owners.remove(id);
+        }
+        Some(known)
+    })
+}
+
+/// The leases of (job, epoch) pairs that exist now, no lock; those of remembered jobs unseen: whoever takes them looks for the epoch
+/// again anyway.
 pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
     // job_lease_pkey
+    static FIND_ONE: Statement = Statement::new(
+        &[UUID, INT8],
+        "SELECT workflow FROM sayiir.job_lease WHERE job_id = $1 AND epoch = $2",
+    );
     static FIND: Statement = Statement::new(
         &[UUIDS, INT8S],
         "SELECT i.n - 1, l.job_id, l.workflow
          FROM ROWS FROM (unnest($1), unnest($2)) WITH ORDINALITY AS i (job_id, epoch, n)
          JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch",
     );
+    if let Some(leases) = remembered(&ids) {
+        return leases;
+    }
+    if let ([id], [epoch]) = (&ids[..], &epochs[..]) {
+        return FIND_ONE
+            .run(session, args![*id, *epoch])
+            .iter()
+            .map(|row| Lease {
+                n: 0,
+                id: *id,
+                workflow: row.opt(1),
+            })
+            .collect();
+    }
     FIND.run(session, args![ids, epochs])
         .iter()
         .map(|row| Lease {
@@ -162,7 +135,72 @@ pub struct Ended {
     pub cancelled: bool,
 }
 
-/// Ends leases with success, or as cancelled where the owner or a signal says so; leases that another session holds are left.
+// The insert of ends from leases that are gone.
+macro_rules! end_from {
+    ($id:literal, $output:literal, $now:literal) => {
+        concat!(
+            "INSERT INTO sayiir.job_end (job_id, state, output, error_code, reason, worker, epoch, run_number, attempt, started_at,
+                 ended_at, history_seq)
+             SELECT ", $id, ", CASE WHEN cancelled THEN 'cancelled' ELSE 'succeeded' END::sayiir.job_state,
+                 CASE WHEN NOT cancelled THEN ", $output, " END, CASE WHEN cancelled THEN 'job.cancelled' END,
+                 CASE WHEN cancelled THEN 'completed after the cancel' END, worker, epoch, run_number, attempt, started_at, ", $now, ",
+                 nextval('sayiir.history_seq')
+             FROM gone"
+        )
+    };
+}
+
+/// Ends one lease with success, or as cancelled when the owner or a signal says so; None = another session holds it. What every
+/// worker does after every job: as few plan nodes as it takes.
+pub fn complete_one(
+    session: &Session,
+    lease: &Lease,
+    epoch: i64,
+    output: Option<Jsonb>,
+    owner_cancelled: bool,
+    now: Instant,
+) -> Option<Ended> {
+    // job_lease_pkey, then by ctid: a lease that a heartbeat moved in between is not found, and the caller tries again. signal_pkey.
+    macro_rules! complete {
+        ($step:literal) => {
+            concat!(
+                "WITH gone AS (
+                     DELETE FROM sayiir.job_lease
+                     WHERE ctid = (SELECT ctid FROM sayiir.job_lease WHERE job_id = $1 AND epoch = $2 FOR UPDATE SKIP LOCKED)
+                     RETURNING worker, epoch, run_number, attempt, started_at,
+                         $4 OR EXISTS (SELECT FROM sayiir.signal WHERE job_id = $1 AND kind = 'cancel') AS cancelled) ",
+                end_from!("$1", "$3", "$5"),
+                " RETURNING state = 'cancelled', ",
+                $step
+            )
+        };
+    }
+    static COMPLETE: Statement =
+        Statement::new(&[UUID, INT8, JSONB, BOOL, TIME], complete!("NULL::text"));
+    // job_pkey
+    static COMPLETE_STEP: Statement = Statement::new(
+        &[UUID, INT8, JSONB, BOOL, TIME],
+        complete!("(SELECT j.step FROM sayiir.job j WHERE j.job_id = $1)"),
+    );
+    let complete = match lease.workflow {
+        None => &COMPLETE,
+        Some(_) => &COMPLETE_STEP,
+    };
+    complete
+        .run(
+            session,
+            args![lease.id, epoch, output, owner_cancelled, now],
+        )
+        .first()
+        .map(|row| Ended {
+            id: lease.id,
+            workflow: lease.workflow,
+            step: row.opt(2),
+            cancelled: row.get(1),
+        })
+}
+
+/// The same for many, each on its own terms; answers those that were ended.
 pub fn complete(
     session: &Session,
     ids: Vec<Uuid>,
@@ -171,29 +209,26 @@ pub fn complete(
     owner_cancelled: Vec<bool>,
     now: Instant,
 ) -> Vec<Ended> {
-    // job_lease_pkey, signal_pkey, job_pkey
+    // As above; job_pkey for steps only.
     static COMPLETE: Statement = Statement::new(
         &[UUIDS, INT8S, JSONBS, BOOLS, TIME],
-        "WITH input AS MATERIALIZED (
-             SELECT * FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4)) AS i (job_id, epoch, output, cancelled)),
-         locked AS MATERIALIZED (
-             SELECT l.job_id, i.output, i.cancelled FROM input i
-             JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
-             FOR UPDATE OF l SKIP LOCKED),
-         gone AS (
-             DELETE FROM sayiir.job_lease l USING locked k WHERE l.job_id = k.job_id
-             RETURNING l.job_id, l.workflow, l.worker, l.epoch, l.run_number, l.attempt, l.started_at, k.output,
-                 k.cancelled OR EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel') AS cancelled),
-         ended AS (
-             INSERT INTO sayiir.job_end (job_id, state, output, error_code, reason, worker, epoch, run_number, attempt,
-                 started_at, ended_at, history_seq)
-             SELECT job_id, CASE WHEN cancelled THEN 'cancelled' ELSE 'succeeded' END::sayiir.job_state,
-                 CASE WHEN NOT cancelled THEN output END, CASE WHEN cancelled THEN 'job.cancelled' END,
-                 CASE WHEN cancelled THEN 'completed after the cancel' END, worker, epoch, run_number, attempt, started_at, $5,
-                 nextval('sayiir.history_seq')
-             FROM gone)
-         SELECT g.job_id, g.workflow, j.step, g.cancelled FROM gone g
-         LEFT JOIN sayiir.job j ON g.workflow IS NOT NULL AND j.job_id = g.job_id",
+        concat!(
+            "WITH locked AS MATERIALIZED (
+                 SELECT l.ctid AS row_id, i.output, i.cancelled
+                 FROM ROWS FROM (unnest($1), unnest($2), unnest($3), unnest($4)) AS i (job_id, epoch, output, cancelled)
+                 JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
+                 FOR UPDATE OF l SKIP LOCKED),
+             gone AS (
+                 DELETE FROM sayiir.job_lease l USING locked k WHERE l.ctid = k.row_id
+                 RETURNING l.job_id, l.workflow, l.worker, l.epoch, l.run_number, l.attempt, l.started_at, k.output,
+                     k.cancelled OR EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel') AS cancelled),
+             ended AS (",
+            end_from!("job_id", "output", "$5"),
+            ")
+             SELECT job_id, workflow,
+                 CASE WHEN workflow IS NOT NULL THEN (SELECT j.step FROM sayiir.job j WHERE j.job_id = gone.job_id) END, cancelled
+             FROM gone"
+        ),
     );
     COMPLETE
         .run(session, args![ids, epochs, outputs, owner_cancelled, now])
@@ -354,7 +389,8 @@ pub fn leased(session: &Session, id: Uuid) -> bool {
     !LEASED.run(session, args![id]).is_empty()
 }
 
-/// One heartbeat of a batch: (job, directive word or None when the lease is lost).
+/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested) of those that are
+/// not lost.
 pub fn heartbeat(
     session: &Session,
     ids: Vec<Uuid>,
@@ -364,13 +400,12 @@ pub fn heartbeat(
     now: Instant,
 ) -> Vec<(Uuid, Option<String>, bool)> {
     // job_lease_pkey, workflow_pkey, signal_pkey. No indexed column changes, so the update stays HOT.
-    // Rows are locked in job order, so two batches of one worker cannot wait for each other in a circle.
+    // Rows are locked in the order of `ids`. An ORDER BY here would be answered by walking all of job_lease_pkey.
     static HEARTBEAT: Statement = Statement::new(
         &[UUIDS, INT8S, INT8, INT8, INT8, TEXT, TIME],
         "WITH locked AS MATERIALIZED (
              SELECT l.job_id FROM ROWS FROM (unnest($1), unnest($2)) AS i (job_id, epoch)
              JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
-             ORDER BY l.job_id
              FOR UPDATE OF l)
          UPDATE sayiir.job_lease l
          SET expires_at = least($7 + coalesce($3, l.lease_us) * interval '1 microsecond', l.deadline_at),

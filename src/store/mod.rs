@@ -1,6 +1,8 @@
 //! Kept statements and row types, one file a table group. Nothing here decides anything.
 
+pub mod array;
 pub mod cache;
+pub mod claim;
 pub mod definition;
 pub mod effect;
 pub mod effect_set;

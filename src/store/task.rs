@@ -115,9 +115,15 @@ pub fn define(session: &Session, new: &Definition) {
 
 /// Sets `paused`. The lanes follow: see [`StandingStill`].
 pub fn set_paused(session: &Session, organization: Option<&str>, task: &str, paused: bool) {
+    // An organization's own row hides the global one, so it begins as its copy: a pause must not change the policy.
     static UPSERT: Statement = Statement::new(
         &[TEXT, TEXT, BOOL],
-        "INSERT INTO sayiir.task AS t (organization_id, task, paused) VALUES ($1, $2, $3)
+        "INSERT INTO sayiir.task AS t (organization_id, task, paused, max_attempts, timeout_us, lease_us, priority, retry, enabled,
+             options)
+         SELECT $1, $2, $3, g.max_attempts, g.timeout_us, g.lease_us, g.priority, g.retry, coalesce(g.enabled, true),
+             coalesce(g.options, '{}')
+         FROM (VALUES (true)) AS one (one)
+         LEFT JOIN sayiir.task g ON g.task = $2 AND g.organization_id IS NULL
          ON CONFLICT (task, organization_id) DO UPDATE SET paused = $3, updated_at = clock_timestamp()",
     );
     UPSERT.run(session, args![organization, task, paused]);

@@ -17,6 +17,8 @@ pub struct Workflow {
     pub organization: Option<String>,
     pub status: WorkflowState,
     pub definition_hash: Vec<u8>,
+    /// The start's `run_at`: no step runs before it.
+    pub run_at: Option<Instant>,
 }
 
 fn workflow(row: Row) -> Workflow {
@@ -27,18 +29,34 @@ fn workflow(row: Row) -> Workflow {
         organization: row.opt(3),
         status: WorkflowState::parse(&status).expect("a workflow_state"),
         definition_hash: row.get(5),
+        run_at: row.opt::<i64>(6).map(Instant),
     }
+}
+
+/// A statement that locks workflows and reads them: what `workflow` expects.
+macro_rules! lock {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, workflow_id, organization_id, status::text, definition_hash, (request ->> 'run_at')::bigint
+         FROM sayiir.workflow ",
+            $which
+        )
+    };
 }
 
 /// Locks workflows as owners, deepest first; waits for who holds them.
 pub fn lock(session: &Session, ids: Vec<i64>) -> Vec<Workflow> {
     // workflow_pkey. The sort is over the rows of this call. Columns are re-read after the wait.
+    static LOCK_ONE: Statement = Statement::new(&[INT8], lock!("WHERE id = $1 FOR NO KEY UPDATE"));
     static LOCK: Statement = Statement::new(
         &[INT8S],
-        "SELECT id, workflow_id, organization_id, status::text, definition_hash FROM sayiir.workflow
-         WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE",
+        lock!("WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE"),
     );
-    LOCK.run(session, args![ids]).iter().map(workflow).collect()
+    let rows = match ids[..] {
+        [id] => LOCK_ONE.run(session, args![id]),
+        _ => LOCK.run(session, args![ids]),
+    };
+    rows.iter().map(workflow).collect()
 }
 
 /// The same, leaving out what another session holds: how sweeps lock.
@@ -46,27 +64,31 @@ pub fn try_lock(session: &Session, ids: Vec<i64>) -> Vec<Workflow> {
     // workflow_pkey
     static LOCK: Statement = Statement::new(
         &[INT8S],
-        "SELECT id, workflow_id, organization_id, status::text, definition_hash FROM sayiir.workflow
-         WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE SKIP LOCKED",
+        lock!("WHERE id = ANY ($1) ORDER BY depth DESC, id FOR NO KEY UPDATE SKIP LOCKED"),
     );
     LOCK.run(session, args![ids]).iter().map(workflow).collect()
 }
 
-/// The key of a workflow within the scope; no lock.
+/// The key of a workflow within the scope; no lock. Of several, one in each organization, it is the global one, else the first by
+/// organization.
 pub fn find(session: &Session, scope: &Scope, workflow_id: &str) -> Option<i64> {
-    // workflow_workflow_id_organization_id_key
-    static FIND: Statement = Statement::new(
-        &[TEXT, BOOL, TEXT],
-        "SELECT id FROM sayiir.workflow
-         WHERE workflow_id = $1 AND ($2 OR organization_id IS NOT DISTINCT FROM $3) ORDER BY id LIMIT 1",
+    // workflow_workflow_id_organization_id_key. Within one organization there is one, so nothing is sorted; an order by the primary
+    // key would be a walk over all workflows.
+    static OF_ONE: Statement = Statement::new(
+        &[TEXT, TEXT],
+        "SELECT id FROM sayiir.workflow WHERE workflow_id = $1 AND organization_id IS NOT DISTINCT FROM $2",
     );
-    let [all, organization] = scope.args();
-    FIND.run(
-        session,
-        &[pgrx::IntoDatum::into_datum(workflow_id), all, organization],
-    )
-    .first()
-    .map(|row| row.get(1))
+    static OF_ALL: Statement = Statement::new(
+        &[TEXT],
+        "SELECT id FROM sayiir.workflow WHERE workflow_id = $1 ORDER BY organization_id NULLS FIRST LIMIT 1",
+    );
+    let found = match scope {
+        Scope::One(organization) => {
+            OF_ONE.run(session, args![workflow_id, organization.as_deref()])
+        }
+        Scope::All => OF_ALL.run(session, args![workflow_id]),
+    };
+    found.first().map(|row| row.get(1))
 }
 
 /// A workflow to be born.
@@ -379,7 +401,7 @@ pub struct Seen {
     pub own: bool,
 }
 
-/// The workflow as it is now; no lock.
+/// The workflow as it is now; no lock. Of several it is the one that [`find`] finds.
 pub fn see(session: &Session, scope: &Scope, workflow_id: &str) -> Option<Seen> {
     // workflow_workflow_id_organization_id_key, job_ready_workflow, job_lease_workflow
     static SEE: Statement = Statement::new(
@@ -392,6 +414,7 @@ pub fn see(session: &Session, scope: &Scope, workflow_id: &str) -> Option<Seen> 
              w.xmin = pg_current_xact_id_if_assigned()::xid
          FROM sayiir.workflow w
          WHERE w.workflow_id = $1 AND ($2 OR w.organization_id IS NOT DISTINCT FROM $3)
+         ORDER BY w.organization_id NULLS FIRST
          LIMIT 1",
     );
     let [all, organization] = scope.args();

@@ -108,6 +108,11 @@ pub fn hash(canonical: &Value) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
 
+/// SHA-256 of a definition as somebody wrote it: equal ones are the same definition, different ones may be, too.
+pub fn digest(written: &[u8]) -> [u8; 32] {
+    Sha256::digest(written).into()
+}
+
 fn write(value: &Value, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),

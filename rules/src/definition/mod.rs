@@ -16,7 +16,7 @@ mod step_set;
 
 use serde_json::Value;
 
-pub use canonical::{canonical, hash};
+pub use canonical::{canonical, digest, hash};
 pub use graph::{
     DelayStep, Edge, EventStep, Graph, Join, Kind, On, OnTimeout, ResultRule, RetryFields, Step,
     TaskStep,
