@@ -59,17 +59,24 @@ pub async fn database() -> PgConnectOptions {
 pub async fn new_store(caller_clock: bool, statement_cache: usize) -> SqlStore {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let organization = format!("org-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let options = database()
-        .await
-        .statement_cache_capacity(statement_cache)
-        .options([
-            ("sayiir.scope", "organization"),
-            ("sayiir.organization_id", organization.as_str()),
-            (
-                "sayiir.allow_caller_clock",
-                if caller_clock { "on" } else { "off" },
-            ),
-        ]);
+    let options = database().await.statement_cache_capacity(statement_cache);
+    store_of(options, &organization, caller_clock).await
+}
+
+/// The store of an organization in the database that another process has made.
+pub async fn shared_store(database: &str, organization: &str) -> SqlStore {
+    store_of(server().database(database), organization, false).await
+}
+
+async fn store_of(options: PgConnectOptions, organization: &str, caller_clock: bool) -> SqlStore {
+    let options = options.options([
+        ("sayiir.scope", "organization"),
+        ("sayiir.organization_id", organization),
+        (
+            "sayiir.allow_caller_clock",
+            if caller_clock { "on" } else { "off" },
+        ),
+    ]);
     let pool = PgPoolOptions::new()
         .max_connections(4)
         .connect_with(options)
