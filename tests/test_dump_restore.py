@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,8 @@ def fill(conn):
     one(conn, "job_fail", retried.job_id, retried.epoch, "broken", retry_at="2100-01-01")
     asked_to_stop = leased(conn, options={"lease": "1 hour"})
     call(conn, "job_cancel", asked_to_stop.job_id)
+    effect = one(conn, "effect_begin", "pay", "order-1", "irreversible_write", "w", "1 hour", Jsonb({"amount": 1}))
+    one(conn, "effect_append_observation", uuid.uuid4(), effect.id, Jsonb({"outcome": "failed"}))
     conn.execute("INSERT INTO sayiir.role_scope VALUES ('nobody', 'acme')")
     return SimpleNamespace(
         flow=flow,
