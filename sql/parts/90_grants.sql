@@ -11,7 +11,7 @@ DECLARE
     reads CONSTANT text[] := ARRAY[
         'version', 'error_codes', 'scope_sees', 'interval_us', 'definition_schema', 'workflow_validate',
         'workflow_get', 'workflow_status', 'workflow_steps', 'workflow_explain', 'workflow_history', 'workflow_result',
-        'workflow_wait', 'job_get', 'job_history', 'job_result'];
+        'workflow_wait', 'job_get', 'job_history', 'job_result', 'schedule_next'];
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
@@ -23,11 +23,13 @@ DECLARE
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
-        'definition_activate', 'doctor', 'stats', 'cache_reset'];
+        'definition_activate', 'doctor', 'stats', 'cache_reset',
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
-        'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats'];
+        'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
+        'schedules'];
     internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;

@@ -7,5 +7,6 @@ mod admin;
 mod arguments;
 mod event;
 mod job;
+mod schedule;
 mod task;
 mod workflow;

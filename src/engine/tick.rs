@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{cancel_job, owner, reap, timers};
+use crate::engine::{cancel_job, fire_schedule, owner, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -65,11 +65,18 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
         |due| timers::end_past_deadline(session, due),
         |_| {},
     );
+    let schedules = isolated(
+        "schedules",
+        &fire_schedule::due(session, max_rows),
+        |due| fire_schedule::fire(session, due),
+        |id| store::schedule::postpone(session, *id, Instant::now().plus_us(POSTPONE_US)),
+    );
     vec![
         ("timers", promoted + fired),
         ("leases", leases),
         ("cancels", cancels),
         ("deadlines", deadlines),
+        ("schedules", schedules),
     ]
 }
 

@@ -7,6 +7,7 @@ pub mod job;
 pub mod lane;
 pub mod lease;
 pub mod role_scope;
+pub mod schedule;
 pub mod step;
 pub mod task;
 pub mod wait;

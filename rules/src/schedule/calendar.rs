@@ -162,3 +162,8 @@ fn find_zone(name: &str) -> Option<TimeZone> {
         .ok()
         .filter(|zone| !zone.is_unknown())
 }
+
+/// An instant as text, for keys and people: `2026-03-08T07:00:00Z`.
+pub fn time_text(us: i64) -> String {
+    Timestamp::from_microsecond(us).map_or_else(|_| us.to_string(), |at| at.to_string())
+}

@@ -19,7 +19,7 @@
 
 mod calendar;
 
-pub use calendar::Calendar;
+pub use calendar::{Calendar, time_text};
 
 use sha2::{Digest, Sha256};
 
