@@ -943,6 +943,20 @@ AS 'MODULE_PATHNAME', 'schedule_next_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 5 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
 COMMENT ON FUNCTION sayiir.schedule_next(text, text, timestamptz, int) IS 'The next 1-1000 times after a time (default: now) that a schedule with these would fire, with skipped_time next and doubled_time first. Errors: schedule.invalid_cron, schedule.unknown_timezone.';
 
+-- sql/parts/36_trigger_functions.sql
+
+-- Trigger functions: who may create a trigger with them needs EXECUTE, who writes the row needs nothing.
+
+CREATE FUNCTION sayiir.trigger_start() RETURNS trigger
+AS 'MODULE_PATHNAME', 'trigger_start_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.trigger_start() IS 'For CREATE TRIGGER … AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_start(''order'', ''id''): starts workflow order in the same transaction, with input to_jsonb(NEW) and workflow_id order-<id>; if there is one with this id, nothing happens. The right of the table''s owner counts, not that of whoever writes the row. A third argument, a JSON object, may name on_conflict (as workflow_start; default use_existing) and organization_column. Errors: trigger.invalid, definition.not_found, scope.denied.';
+
+CREATE FUNCTION sayiir.trigger_send_event() RETURNS trigger
+AS 'MODULE_PATHNAME', 'trigger_send_event_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.trigger_send_event() IS 'For CREATE TRIGGER … AFTER INSERT ON payments FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_send_event(''paid'', ''workflow_id''): sends event paid in the same transaction to the workflow that the column names, with payload to_jsonb(NEW). The right of the table''s owner counts, not that of whoever writes the row. A third argument, a JSON object, may name event_key_column and organization_column. Errors: trigger.invalid, scope.denied.';
+
 -- sql/parts/40_helpers.sql
 
 -- Functions in SQL and PL/pgSQL that the library or people call.
@@ -2577,7 +2591,8 @@ DECLARE
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel',
+        'trigger_start', 'trigger_send_event'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',

@@ -4,10 +4,11 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from flows import define, graph, refused, task
 from jobs import a_task, call, isolate, one, value
 from jobs import no_worker as no_worker
-from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -30,12 +31,22 @@ def fires(conn, cron, zone, after, count):
         ("Europe/Berlin", "30 2 * * *", "2026-10-24T12:00Z", ["2026-10-25T00:30", "2026-10-26T01:30"]),
         ("Australia/Lord_Howe", "15 2 * * *", "2026-10-03T12:00Z", ["2026-10-03T15:30", "2026-10-04T15:15"]),
         ("Australia/Lord_Howe", "45 1 * * *", "2026-04-04T12:00Z", ["2026-04-04T14:45", "2026-04-05T15:15"]),
-        ("Pacific/Apia", "0 12 * * *", "2011-12-29T12:00Z", ["2011-12-29T22:00", "2011-12-30T10:00", "2011-12-30T22:00"]),
+        (
+            "Pacific/Apia",
+            "0 12 * * *",
+            "2011-12-29T12:00Z",
+            ["2011-12-29T22:00", "2011-12-30T10:00", "2011-12-30T22:00"],
+        ),
         ("Asia/Tehran", "30 0 * * *", "2022-03-21T12:00Z", ["2022-03-21T20:30", "2022-03-22T20:00"]),
         ("UTC", "0 12 29 2 *", "2026-01-01T00:00Z", ["2028-02-29T12:00", "2032-02-29T12:00"]),
         ("UTC", "30 */20 * * * *", "2026-01-01T00:00Z", ["2026-01-01T00:00:30", "2026-01-01T00:20:30"]),
         # Every hour: by elapsed time
-        ("America/New_York", "0 * * * *", "2026-11-01T04:30Z", ["2026-11-01T05:00", "2026-11-01T06:00", "2026-11-01T07:00"]),
+        (
+            "America/New_York",
+            "0 * * * *",
+            "2026-11-01T04:30Z",
+            ["2026-11-01T05:00", "2026-11-01T06:00", "2026-11-01T07:00"],
+        ),
     ],
 )
 def test_next(conn, zone, cron, after, expected):
@@ -60,7 +71,9 @@ def test_next_defaults_to_now(conn):
 
 def test_define_answers_what_it_made(conn):
     name = a_task()
-    made = one(conn, "schedule_define", name, "0 9 * * MON-FRI", task="mail", payload={"to": "ada"}, timezone="Europe/Berlin")
+    made = one(
+        conn, "schedule_define", name, "0 9 * * MON-FRI", task="mail", payload={"to": "ada"}, timezone="Europe/Berlin"
+    )
     assert (made.name, made.task, made.workflow, made.payload) == (name, "mail", None, {"to": "ada"})
     assert (made.missed, made.skipped_time, made.doubled_time, made.overlap) == ("last", "next", "first", "allow")
     assert (made.paused, made.last_at, made.organization_id, made.options) == (False, None, None, {})
@@ -87,7 +100,12 @@ def test_defined_again(conn):
     conn.execute("UPDATE sayiir.schedule SET next_at = '2026-01-01', due = '2026-01-01' WHERE name = %s", [name])
     again = one(conn, "schedule_define", name, "0 * * * *", task="two", payload={"n": 2}, missed="all")
     assert (again.task, again.payload, again.missed, again.due) == ("two", {"n": 2}, "all", at("2026-01-01T00:00Z"))
-    for change in [{"cron": "5 * * * *"}, {"timezone": "Asia/Tehran"}, {"doubled_time": "both"}, {"skipped_time": "drop"}]:
+    for change in [
+        {"cron": "5 * * * *"},
+        {"timezone": "Asia/Tehran"},
+        {"doubled_time": "both"},
+        {"skipped_time": "drop"},
+    ]:
         conn.execute("UPDATE sayiir.schedule SET next_at = '2026-01-01', due = '2026-01-01' WHERE name = %s", [name])
         changed = one(conn, "schedule_define", **{"name": name, "cron": "0 * * * *", "task": "two"} | change)
         assert changed.due > value(conn, "SELECT clock_timestamp()"), change
@@ -179,7 +197,9 @@ def test_organizations(connect):
     assert value(ours, "SELECT task FROM sayiir.schedules WHERE name = %s", name) == "mail"
     # An organization's schedule may start a global workflow.
     definition = define(connect(), graph(task("a")))
-    assert one(ours, "schedule_define", a_task(), "0 * * * *", workflow=definition["name"]).workflow == definition["name"]
+    assert (
+        one(ours, "schedule_define", a_task(), "0 * * * *", workflow=definition["name"]).workflow == definition["name"]
+    )
 
 
 def test_only_admins_define(connect):
@@ -205,7 +225,9 @@ def test_isolation(connect):
 def test_rolled_back(connect):
     conn = connect(autocommit=False)
     name = a_task()
-    conn.execute("SELECT * FROM sayiir.schedule_define(%s, '0 * * * *', task => 'mail', payload => %s)", [name, Jsonb({})])
+    conn.execute(
+        "SELECT * FROM sayiir.schedule_define(%s, '0 * * * *', task => 'mail', payload => %s)", [name, Jsonb({})]
+    )
     conn.rollback()
     assert value(conn, "SELECT count(*) FROM sayiir.schedule WHERE name = %s", name) == 0
 

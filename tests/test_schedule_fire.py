@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from flows import define, graph, query, task
 from jobs import a_task, call, claim, claim_one, complete, enqueue, get, in_background, one, value
 from jobs import no_worker as no_worker
@@ -93,7 +94,9 @@ def test_a_workflow_takes_the_version_asked_for(conn, schedule):
     made = schedule(workflow=first["name"], options={"version": 1})
     fall_due(conn, made.name, datetime(2026, 1, 1, tzinfo=UTC))
     tick(conn)
-    assert query(conn, "SELECT version FROM sayiir.workflows WHERE workflow_id LIKE %s", made.name + "%") == [{"version": 1}]
+    assert query(conn, "SELECT version FROM sayiir.workflows WHERE workflow_id LIKE %s", made.name + "%") == [
+        {"version": 1}
+    ]
 
 
 @pytest.mark.parametrize("missed, fired", [("skip", []), ("last", [0]), ("all", [3, 2, 1, 0])])

@@ -15,7 +15,8 @@ DECLARE
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel',
+        'trigger_start', 'trigger_send_event'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',

@@ -9,4 +9,5 @@ mod event;
 mod job;
 mod schedule;
 mod task;
+mod trigger;
 mod workflow;

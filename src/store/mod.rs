@@ -10,5 +10,6 @@ pub mod role_scope;
 pub mod schedule;
 pub mod step;
 pub mod task;
+pub mod trigger;
 pub mod wait;
 pub mod workflow;
