@@ -506,7 +506,6 @@ CREATE TABLE sayiir.schedule_fire (
     PRIMARY KEY (schedule, nominal_at)
 );
 COMMENT ON TABLE sayiir.schedule_fire IS 'The ticks of a schedule that have fired: a nominal time fires once, whoever sweeps.';
-CREATE INDEX schedule_fire_fired ON sayiir.schedule_fire USING brin (fired_at);
 
 CREATE TYPE sayiir.schedule_info AS (
     name text, organization_id text, cron text, timezone text, task text, workflow text, payload jsonb, missed text,
@@ -563,6 +562,20 @@ BEGIN
     END LOOP;
 END
 $dump$;
+
+-- sql/parts/26_retention_tables.sql
+
+-- Where retention goes on. Not dumped: a hint, which a restored database makes up for in one round.
+CREATE TABLE sayiir.retention (
+    kind text PRIMARY KEY,
+    place text NOT NULL DEFAULT '',
+    due timestamptz NOT NULL DEFAULT '-infinity'
+);
+COMMENT ON TABLE sayiir.retention IS 'Where each kind of pruning goes on, and when. The row''s lock keeps two sessions from pruning the same.';
+COMMENT ON COLUMN sayiir.retention.kind IS 'workflows, jobs, events, event_keys, logs.';
+COMMENT ON COLUMN sayiir.retention.place IS 'The last key that was looked at; empty = begin at the start.';
+COMMENT ON COLUMN sayiir.retention.due IS 'When a sweep looks again.';
+INSERT INTO sayiir.retention (kind) VALUES ('workflows'), ('jobs'), ('events'), ('event_keys'), ('logs');
 
 -- sql/parts/30_functions.sql
 
@@ -863,7 +876,7 @@ COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflo
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
 AS 'MODULE_PATHNAME', 'tick_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
-COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, cancels that met a busy job, workflow deadlines, schedules; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
+COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, cancels that met a busy job, workflow deadlines, schedules, now and then retention; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
 
 CREATE FUNCTION sayiir.next_due() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'next_due_wrapper'
@@ -956,6 +969,15 @@ CREATE FUNCTION sayiir.trigger_send_event() RETURNS trigger
 AS 'MODULE_PATHNAME', 'trigger_send_event_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
 COMMENT ON FUNCTION sayiir.trigger_send_event() IS 'For CREATE TRIGGER … AFTER INSERT ON payments FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_send_event(''paid'', ''workflow_id''): sends event paid in the same transaction to the workflow that the column names, with payload to_jsonb(NEW). The right of the table''s owner counts, not that of whoever writes the row. A third argument, a JSON object, may name event_key_column and organization_column. Errors: trigger.invalid, scope.denied.';
+
+-- sql/parts/38_retention_functions.sql
+
+-- Retention
+
+CREATE FUNCTION sayiir.prune(max_rows int DEFAULT 10000) RETURNS SETOF sayiir.sweep
+AS 'MODULE_PATHNAME', 'prune_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 5 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.prune(int) IS 'Deletes what is older than the settings sayiir.retention_* say, oldest first: finished workflows with all that is theirs, ended stand-alone jobs with their attempts, early and late events, keys of events to workflows that never came, logs; at most max_rows (1-100,000) of each kind, and no longer than half of statement_timeout. The background worker and tick() do the same in small parts.';
 
 -- sql/parts/40_helpers.sql
 
@@ -2601,7 +2623,7 @@ DECLARE
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset',
-        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run'];
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[

@@ -39,7 +39,6 @@ CREATE TABLE sayiir.schedule_fire (
     PRIMARY KEY (schedule, nominal_at)
 );
 COMMENT ON TABLE sayiir.schedule_fire IS 'The ticks of a schedule that have fired: a nominal time fires once, whoever sweeps.';
-CREATE INDEX schedule_fire_fired ON sayiir.schedule_fire USING brin (fired_at);
 
 CREATE TYPE sayiir.schedule_info AS (
     name text, organization_id text, cron text, timezone text, task text, workflow text, payload jsonb, missed text,

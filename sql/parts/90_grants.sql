@@ -25,7 +25,7 @@ DECLARE
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset',
-        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run'];
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[

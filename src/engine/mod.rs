@@ -16,6 +16,7 @@ pub mod heartbeat;
 pub mod lock;
 pub mod open;
 pub mod owner;
+pub mod prune;
 pub mod reap;
 pub mod release_lease;
 pub mod requeue;

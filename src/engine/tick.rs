@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{cancel_job, fire_schedule, owner, reap, timers};
+use crate::engine::{cancel_job, fire_schedule, owner, prune, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -23,7 +23,10 @@ const POSTPONE_US: i64 = 60_000_000;
 /// (kind, rows done) of each sweep.
 pub fn tick(session: &Session, max_rows: i32) -> Result<Vec<(&'static str, i64)>> {
     owner::require_read_committed("tick")?;
-    Ok(sweep(session, max_rows))
+    let mut done = sweep(session, max_rows);
+    // Not with a claim: what has ended can wait until somebody has the time.
+    done.push(("retention", prune::sweep(session, max_rows)));
+    Ok(done)
 }
 
 /// What claims do first, at most once a second a database: due timers and expired leases must not wait for a worker of ours.
@@ -99,7 +102,7 @@ pub fn reap(session: &Session, max_rows: i32) -> Result<Vec<(Uuid, &'static str)
     Ok(reaped)
 }
 
-fn isolated<T>(
+pub(super) fn isolated<T>(
     kind: &str,
     due: &[T],
     mut work: impl FnMut(&[T]) -> Result<i64>,
