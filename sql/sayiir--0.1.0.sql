@@ -577,6 +577,53 @@ COMMENT ON COLUMN sayiir.retention.place IS 'The last key that was looked at; em
 COMMENT ON COLUMN sayiir.retention.due IS 'When a sweep looks again.';
 INSERT INTO sayiir.retention (kind) VALUES ('workflows'), ('jobs'), ('events'), ('event_keys'), ('logs');
 
+-- sql/parts/28_meta.sql
+
+-- Whose database this is. Not dumped: what a dump is restored into, or a copy of the database is, does not run before adopt().
+-- Without a unique key on the identity, so that two first calls do not wait for each other; several rows say the same.
+CREATE TABLE sayiir.meta (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    system_identifier bigint NOT NULL,
+    database_oid oid NOT NULL,
+    reason text NOT NULL,
+    written_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE sayiir.meta IS 'The server and database that this engine runs in. No row of them = a copy or a restore: nothing is swept or claimed before adopt().';
+COMMENT ON COLUMN sayiir.meta.id IS 'Key inside.';
+COMMENT ON COLUMN sayiir.meta.system_identifier IS 'The server, as pg_control_system() says.';
+COMMENT ON COLUMN sayiir.meta.database_oid IS 'The database (pg_database.oid).';
+COMMENT ON COLUMN sayiir.meta.reason IS 'first call, or adopt.';
+COMMENT ON COLUMN sayiir.meta.written_at IS 'When.';
+
+CREATE VIEW sayiir.engine_state AS
+SELECT
+    s.adopted,
+    -- Only asked before the first call: what somebody began to load is not empty.
+    CASE
+        WHEN s.adopted THEN false
+        ELSE NOT (
+            EXISTS (SELECT FROM sayiir.job)
+            OR EXISTS (SELECT FROM sayiir.workflow)
+            OR EXISTS (SELECT FROM sayiir.definition)
+            OR EXISTS (SELECT FROM sayiir.task)
+            OR EXISTS (SELECT FROM sayiir.lane)
+            OR EXISTS (SELECT FROM sayiir.event)
+            OR EXISTS (SELECT FROM sayiir.event_key)
+            OR EXISTS (SELECT FROM sayiir.schedule))
+    END AS empty,
+    s.system_identifier,
+    s.database_oid
+FROM (
+    SELECT
+        EXISTS (
+            SELECT FROM sayiir.meta m
+            WHERE m.system_identifier = c.system_identifier AND m.database_oid = d.oid) AS adopted,
+        c.system_identifier,
+        d.oid AS database_oid
+    FROM pg_catalog.pg_control_system() c
+    JOIN pg_catalog.pg_database d ON d.datname = current_database()) s;
+COMMENT ON VIEW sayiir.engine_state IS 'Internal: whether the engine runs in the database that it was begun or adopted in, and whether it is still empty.';
+
 -- sql/parts/30_functions.sql
 
 -- The functions in the library. Written by hand: the declaration is the contract with users.
@@ -978,6 +1025,15 @@ CREATE FUNCTION sayiir.prune(max_rows int DEFAULT 10000) RETURNS SETOF sayiir.sw
 AS 'MODULE_PATHNAME', 'prune_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 5 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
 COMMENT ON FUNCTION sayiir.prune(int) IS 'Deletes what is older than the settings sayiir.retention_* say, oldest first: finished workflows with all that is theirs, ended stand-alone jobs with their attempts, early and late events, keys of events to workflows that never came, logs; at most max_rows (1-100,000) of each kind, and no longer than half of statement_timeout. The background worker and tick() do the same in small parts.';
+
+-- sql/parts/39_adopt_functions.sql
+
+-- Restore
+
+CREATE FUNCTION sayiir.adopt() RETURNS SETOF sayiir.sweep
+AS 'MODULE_PATHNAME', 'adopt_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 2 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
+COMMENT ON FUNCTION sayiir.adopt() IS 'Takes over a restored or copied database, in which nothing is swept and claims are refused with engine.not_adopted: leases of the old server''s workers end and their jobs are ready again, their attempts given back (leases), sequences that are behind their tables are moved (sequences). Where the engine runs already, nothing happens. Leave a copy for tests as it is, and it sends no real mail.';
 
 -- sql/parts/40_helpers.sql
 
@@ -1905,6 +1961,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         ) s (name, last, highest)
         WHERE s.last < s.highest
 
+        UNION ALL
+        SELECT 'warning', 'engine.not_adopted', NULL, 'this database is a restore or a copy: nothing is swept or claimed',
+            'SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.'
+        FROM sayiir.engine_state s
+        WHERE NOT s.adopted AND NOT s.empty
+
         -- What the server around it does to the hot tables. Without pg_read_all_stats the owner of the extension sees only
         -- its own sessions here.
         UNION ALL
@@ -2623,13 +2685,13 @@ DECLARE
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset',
-        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune'];
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
         'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
         'schedules'];
-    internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
+    internal_views CONSTANT text[] := ARRAY['engine_state', 'lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;
 BEGIN

@@ -79,6 +79,7 @@ codes! {
     ScheduleNotFound = "schedule.not_found", ERRCODE_NO_DATA_FOUND, "See the view schedules, and check the scope of the call.";
     ScheduleCronInvalid = "schedule.invalid_cron", ERRCODE_INVALID_PARAMETER_VALUE, "Write minute hour day month weekday, or six fields with seconds in front; schedule_next shows when it fires.";
     ScheduleTimezoneUnknown = "schedule.unknown_timezone", ERRCODE_INVALID_PARAMETER_VALUE, "Name an IANA time zone such as Europe/Berlin.";
+    EngineNotAdopted = "engine.not_adopted", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.";
     TriggerInvalid = "trigger.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "CREATE TRIGGER … AFTER INSERT ON … FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_start('workflow', 'id_column').";
     InternalState = "internal.state", ERRCODE_INTERNAL_ERROR, "This is a bug: run sayiir.doctor() and report it.";
 }

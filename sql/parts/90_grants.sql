@@ -25,13 +25,13 @@ DECLARE
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset',
-        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune'];
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
         'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
         'schedules'];
-    internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
+    internal_views CONSTANT text[] := ARRAY['engine_state', 'lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;
 BEGIN

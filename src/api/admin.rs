@@ -14,7 +14,7 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
-fn sweeps(done: Vec<(&'static str, i64)>) -> Table {
+pub fn sweeps(done: Vec<(&'static str, i64)>) -> Table {
     Table(
         done.into_iter()
             .map(|(kind, done)| Line::Values(columns![kind, done]))
@@ -38,7 +38,11 @@ fn prune(max_rows: Option<i32>) -> Table {
 
 #[pg_extern(sql = false)]
 fn next_due() -> Option<pgrx::datum::TimestampWithTimeZone> {
-    connect(store::wait::next_due).and_then(|due| due.0.try_into().ok())
+    connect(|session| {
+        // Where nothing may run, nothing is due.
+        (!engine::adopt::is_foreign(session)).then(|| store::wait::next_due(session))?
+    })
+    .and_then(|due| due.0.try_into().ok())
 }
 
 #[pg_extern(sql = false)]

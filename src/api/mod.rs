@@ -4,6 +4,7 @@
 #![allow(clippy::too_many_arguments)]
 
 mod admin;
+mod adopt;
 mod arguments;
 mod event;
 mod job;

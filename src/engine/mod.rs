@@ -1,5 +1,6 @@
 //! One file a transition, named by its verb. Each loads and locks, asks a rule, writes, and wakes.
 
+pub mod adopt;
 pub mod await_result;
 pub mod cancel;
 pub mod cancel_job;

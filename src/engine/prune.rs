@@ -6,7 +6,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{owner, tick};
+use crate::engine::{adopt, owner, tick};
 use crate::error::{Code, Error, OrRaise, Result};
 use crate::pg::clock::{Instant, span_us};
 use crate::pg::spi::Session;
@@ -81,6 +81,7 @@ impl Kind {
 /// Deletes up to `max_rows` of each kind. Answers (kind, rows).
 pub fn prune(session: &Session, max_rows: i32) -> Result<Vec<(&'static str, i64)>> {
     owner::require_read_committed("prune")?;
+    adopt::require(session)?;
     let mut work = Work {
         session,
         max_rows: i64::from(max_rows),

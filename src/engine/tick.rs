@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{cancel_job, fire_schedule, owner, prune, reap, timers};
+use crate::engine::{adopt, cancel_job, fire_schedule, owner, prune, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -23,6 +23,12 @@ const POSTPONE_US: i64 = 60_000_000;
 /// (kind, rows done) of each sweep.
 pub fn tick(session: &Session, max_rows: i32) -> Result<Vec<(&'static str, i64)>> {
     owner::require_read_committed("tick")?;
+    if adopt::is_foreign(session) {
+        pgrx::warning!(
+            "sayiir: nothing is swept: this database is a restore or a copy; SELECT * FROM sayiir.adopt() takes it over"
+        );
+        return Ok(Vec::new());
+    }
     let mut done = sweep(session, max_rows);
     // Not with a claim: what has ended can wait until somebody has the time.
     done.push(("retention", prune::sweep(session, max_rows)));
@@ -86,6 +92,7 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
 /// Ends expired leases; answers (job, disposition). One broken row is reported and skipped.
 pub fn reap(session: &Session, max_rows: i32) -> Result<Vec<(Uuid, &'static str)>> {
     owner::require_read_committed("job_reap")?;
+    adopt::require(session)?;
     let due = reap::due(session, max_rows);
     let mut reaped = Vec::new();
     isolated(

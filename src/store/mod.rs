@@ -6,6 +6,7 @@ pub mod event;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod meta;
 pub mod retention;
 pub mod role_scope;
 pub mod schedule;
