@@ -50,9 +50,10 @@ def main():
     parser.add_argument("length", nargs="?", default="full", choices=["quick", "full"])
     parser.add_argument("scenario", nargs="*", help=f"{', '.join(SCENARIOS)}, layout; default: all but layout")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--parts", default="", help="of layout only, with commas: clean, large, foreign, lanes, snapshot")
     given = parser.parse_args()
     full = given.length == "full"
-    scale = Scale(full=full, rounds=given.rounds or (5 if full else 2))
+    scale = Scale(full=full, rounds=given.rounds or (5 if full else 2), parts=tuple(filter(None, given.parts.split(","))))
     server = Server.from_environment()
     server.create_database()
     with server.connect() as conn:

@@ -76,6 +76,11 @@ codes! {
     WorkflowCompletionConflict = "workflow.completion_conflict", ERRCODE_UNIQUE_VIOLATION, "The step has already ended differently; that end stands.";
     WorkflowOutputConflict = "workflow.output_conflict", ERRCODE_UNIQUE_VIOLATION, "The step has already ended with another output; the first one stands.";
     WorkflowEnded = "workflow.ended", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "The workflow has ended; its steps are final.";
+    ScheduleNotFound = "schedule.not_found", ERRCODE_NO_DATA_FOUND, "See the view schedules, and check the scope of the call.";
+    ScheduleCronInvalid = "schedule.invalid_cron", ERRCODE_INVALID_PARAMETER_VALUE, "Write minute hour day month weekday, or six fields with seconds in front; schedule_next shows when it fires.";
+    ScheduleTimezoneUnknown = "schedule.unknown_timezone", ERRCODE_INVALID_PARAMETER_VALUE, "Name an IANA time zone such as Europe/Berlin.";
+    EngineNotAdopted = "engine.not_adopted", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.";
+    TriggerInvalid = "trigger.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "CREATE TRIGGER … AFTER INSERT ON … FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_start('workflow', 'id_column').";
     InternalState = "internal.state", ERRCODE_INTERNAL_ERROR, "This is a bug: run sayiir.doctor() and report it.";
 }
 
@@ -106,6 +111,10 @@ impl Error {
             message: message.into(),
             detail: Map::new(),
         }
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// Adds a field to DETAIL.

@@ -158,6 +158,7 @@ SQLSTATES = {
     "job.unsuccessful": "55000",
     "job.not_requeueable": "55000",
     "handler.invalid": "22023",
+    "engine.not_adopted": "55000",
 }
 
 

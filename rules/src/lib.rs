@@ -11,6 +11,7 @@
 //! | [`template`], [`jsonpath`] | how a step's input is built, and what a path may name |
 //! | [`release`] | ended step + counters → release, cancel or wait |
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
+//! | [`schedule`] | cron expression, time zone, policies → when a schedule fires |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
 #![forbid(unsafe_code)]
 
@@ -25,5 +26,6 @@ pub mod jsonpath;
 pub mod lane;
 pub mod release;
 pub mod retry;
+pub mod schedule;
 pub mod template;
 pub mod workflow;

@@ -247,6 +247,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         ) s (name, last, highest)
         WHERE s.last < s.highest
 
+        UNION ALL
+        SELECT 'warning', 'engine.not_adopted', NULL, 'this database is a restore or a copy: nothing is swept or claimed',
+            'SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.'
+        FROM sayiir.engine_state s
+        WHERE NOT s.adopted AND NOT s.empty
+
         -- What the server around it does to the hot tables. Without pg_read_all_stats the owner of the extension sees only
         -- its own sessions here.
         UNION ALL

@@ -11,11 +11,12 @@ DECLARE
     reads CONSTANT text[] := ARRAY[
         'version', 'error_codes', 'scope_sees', 'interval_us', 'definition_schema', 'workflow_validate',
         'workflow_get', 'workflow_status', 'workflow_steps', 'workflow_explain', 'workflow_history', 'workflow_result',
-        'workflow_wait', 'job_get', 'job_history', 'job_result'];
+        'workflow_wait', 'job_get', 'job_history', 'job_result', 'schedule_next'];
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel',
+        'trigger_start', 'trigger_send_event'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
@@ -23,12 +24,14 @@ DECLARE
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
-        'definition_activate', 'doctor', 'stats', 'cache_reset'];
+        'definition_activate', 'doctor', 'stats', 'cache_reset',
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
-        'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats'];
-    internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
+        'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
+        'schedules'];
+    internal_views CONSTANT text[] := ARRAY['engine_state', 'lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;
 BEGIN

@@ -4,8 +4,11 @@
 #![allow(clippy::too_many_arguments)]
 
 mod admin;
+mod adopt;
 mod arguments;
 mod event;
 mod job;
+mod schedule;
 mod task;
+mod trigger;
 mod workflow;

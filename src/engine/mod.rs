@@ -1,5 +1,6 @@
 //! One file a transition, named by its verb. Each loads and locks, asks a rule, writes, and wakes.
 
+pub mod adopt;
 pub mod await_result;
 pub mod cancel;
 pub mod cancel_job;
@@ -10,14 +11,17 @@ pub mod define;
 pub mod delete;
 pub mod enqueue;
 pub mod fail;
+pub mod fire_schedule;
 pub mod graph;
 pub mod heartbeat;
 pub mod lock;
 pub mod open;
 pub mod owner;
+pub mod prune;
 pub mod reap;
 pub mod release_lease;
 pub mod requeue;
+pub mod schedule;
 pub mod send_event;
 pub mod settle;
 pub mod start;

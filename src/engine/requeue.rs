@@ -39,7 +39,9 @@ pub fn requeue(
         None => store::job::held_run(session, id),
     };
     let Some(run_number) = run_number else {
-        return Ok(("mismatch", None));
+        // Retention may have deleted it while we waited for its lock.
+        let is_there = store::job::owner(session, id).is_some();
+        return Ok((if is_there { "mismatch" } else { "not_found" }, None));
     };
     if expected_run.is_some_and(|expected| expected != run_number) {
         return Ok(("mismatch", Some(run_number)));

@@ -4,7 +4,7 @@ use sayiir_rules::event::{EventDisposition, Owner, disposition};
 use sayiir_rules::ids;
 use sayiir_rules::release::Outcome;
 
-use crate::engine::{enqueue, owner, settle};
+use crate::engine::{adopt, enqueue, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
@@ -34,6 +34,7 @@ pub fn send_event(session: &Session, request: &Request) -> Result<EventDispositi
     if let Some(payload) = request.payload {
         enqueue::check_size("payload", payload)?;
     }
+    adopt::note_use(session);
     let organization = match &request.scope {
         Scope::One(organization) => organization.clone(),
         Scope::All => None,

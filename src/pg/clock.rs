@@ -26,6 +26,10 @@ impl Instant {
         self.0.saturating_add(UNIX_TO_POSTGRES_US)
     }
 
+    pub fn from_unix_us(us: i64) -> Self {
+        Self(us.saturating_sub(UNIX_TO_POSTGRES_US))
+    }
+
     pub fn is_finite(self) -> bool {
         self.0 != i64::MAX && self.0 != i64::MIN
     }
