@@ -6,7 +6,7 @@ export PG INPUT
 MAJORS := 15 16 17 18
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build cluster psql stop clean-cluster demo test test-rules test-sql test-all lint bench api-page package
+.PHONY: help setup build cluster psql stop clean-cluster demo test test-rules test-sql test-effects test-all lint bench api-page package
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ test-rules: ## run the tests of the rules, which need no Postgres
 
 test-sql: ## run the tests against a new server
 	@scripts/test $(T)
+
+test-effects: ## run the published suite of agent-effects on PG (T=… goes to cargo test)
+	@scripts/test-effects $(T)
 
 test-all: test-rules ## run all tests on all majors
 	@failed=; for major in $(MAJORS); do \

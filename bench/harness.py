@@ -63,17 +63,34 @@ class Server:
         ends = self.moments(script, clients, ["-T", str(seconds)], variables)
         started = max(times[WARM_UP - 1] for times in ends)
         stopped = max(times[-1] for times in ends)
-        count = lambda since, until: sum(since < moment <= until for times in ends for moment in times)
+
+        def count(since, until):
+            return sum(since < moment <= until for times in ends for moment in times)
+
         return count(started, started + window) / window, count(stopped - window, stopped) / window
 
     def moments(self, script, clients, length, variables):
         """When each client finished each script."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [f"{self.bin}/pgbench", "-n", "-M", "prepared", "-f", str(script), "-l", f"--log-prefix={folder}/log"]
+            command = [
+                f"{self.bin}/pgbench",
+                "-n",
+                "-M",
+                "prepared",
+                "-f",
+                str(script),
+                "-l",
+                f"--log-prefix={folder}/log",
+            ]
             command += ["-c", str(clients), "-j", str(min(clients, CORES)), *length]
             for name, value in variables.items():
                 command += ["-D", f"{name}={value}"]
-            env = os.environ | {"PGHOST": self.socket, "PGPORT": str(self.port), "PGUSER": "postgres", "PGDATABASE": self.dbname}
+            env = os.environ | {
+                "PGHOST": self.socket,
+                "PGPORT": str(self.port),
+                "PGUSER": "postgres",
+                "PGDATABASE": self.dbname,
+            }
             done = subprocess.run(command, text=True, capture_output=True, env=env)
             if done.returncode != 0 or "ERROR" in done.stderr:
                 sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -98,7 +115,13 @@ class Figure:
         return statistics.median(self.values)
 
     def as_json(self):
-        return {"unit": self.unit, "median": self.median, "low": min(self.values), "high": max(self.values), "values": self.values}
+        return {
+            "unit": self.unit,
+            "median": self.median,
+            "low": min(self.values),
+            "high": max(self.values),
+            "values": self.values,
+        }
 
 
 @dataclass
@@ -117,8 +140,15 @@ class Result:
         """Adds `of / base` (default: this figure) to what is reported, with the least ratio that DESIGN asks for."""
         above, below = self.figures[of or name], self.figures[base]
         values = [a / b for a, b in zip(above.values, below.values, strict=True)]
-        self.ratios[name] = {"of": of or name, "base": base, "target": target, "median": statistics.median(values), "low": min(values), "high": max(values), "values": values}
-
+        self.ratios[name] = {
+            "of": of or name,
+            "base": base,
+            "target": target,
+            "median": statistics.median(values),
+            "low": min(values),
+            "high": max(values),
+            "values": values,
+        }
 
     def at_least(self, name, value):
         self.targets[name] = ("at least", value)

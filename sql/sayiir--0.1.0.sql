@@ -142,6 +142,68 @@ CREATE TYPE sayiir.finding AS (severity text, code text, message text, hint text
 COMMENT ON TYPE sayiir.finding IS 'One finding of doctor(). severity: error (an invariant is broken), warning (something is going wrong), info.';
 COMMENT ON COLUMN sayiir.explanation.until IS 'When it changes by itself: end of the lease, retry, timeout, deadline; NULL = it does not.';
 
+-- sql/parts/12_effect_types.sql
+
+-- Effects: stored words, and the rows of the functions.
+CREATE TYPE sayiir.effect_state AS ENUM (
+    'pending', 'awaiting_approval', 'executing', 'unknown', 'verifying', 'committed', 'failed', 'rejected',
+    'needs_intervention', 'compensating', 'compensated', 'compensation_failed');
+COMMENT ON TYPE sayiir.effect_state IS 'Where an effect stands. Settled: committed, failed, rejected, compensated.';
+
+CREATE TYPE sayiir.effect_kind AS ENUM ('read', 'idempotent_write', 'reversible_write', 'irreversible_write');
+COMMENT ON TYPE sayiir.effect_kind IS 'What repeating the outside operation does.';
+
+CREATE TYPE sayiir.effect_record AS (
+    id uuid, effect_name text, logical_key text, kind text, status text, input jsonb, input_fingerprint text, output jsonb,
+    last_error jsonb, created_by text, attempt_count int, may_have_applied boolean, compensation_attempts int, approved boolean,
+    next_attempt_at timestamptz, attempt_started_at timestamptz, attempt_ended_at timestamptz, lease_owner text, lease_epoch bigint,
+    lease_expires_at timestamptz, version bigint, created_at timestamptz, updated_at timestamptz, committed_at timestamptz,
+    execution_contract jsonb, input_schema_version bigint, output_schema_version bigint
+);
+COMMENT ON TYPE sayiir.effect_record IS 'An effect. Times have millisecond precision. output: SQL NULL = none, JSON null = an output that is null.';
+COMMENT ON COLUMN sayiir.effect_record.may_have_applied IS 'An attempt may have applied it, and nothing has shown otherwise since.';
+COMMENT ON COLUMN sayiir.effect_record.lease_epoch IS 'The fencing token: grows with every acquisition.';
+COMMENT ON COLUMN sayiir.effect_record.version IS 'Counts transitions; leases do not change it.';
+COMMENT ON COLUMN sayiir.effect_record.updated_at IS 'When the last transition was.';
+
+CREATE TYPE sayiir.effect_inserted AS (
+    inserted boolean,
+    id uuid, effect_name text, logical_key text, kind text, status text, input jsonb, input_fingerprint text, output jsonb,
+    last_error jsonb, created_by text, attempt_count int, may_have_applied boolean, compensation_attempts int, approved boolean,
+    next_attempt_at timestamptz, attempt_started_at timestamptz, attempt_ended_at timestamptz, lease_owner text, lease_epoch bigint,
+    lease_expires_at timestamptz, version bigint, created_at timestamptz, updated_at timestamptz, committed_at timestamptz,
+    execution_contract jsonb, input_schema_version bigint, output_schema_version bigint
+);
+COMMENT ON TYPE sayiir.effect_inserted IS 'An effect_record, and whether this call made it.';
+
+CREATE TYPE sayiir.effect_begun AS (
+    decision text, idempotency_key uuid,
+    id uuid, effect_name text, logical_key text, kind text, status text, input jsonb, input_fingerprint text, output jsonb,
+    last_error jsonb, created_by text, attempt_count int, may_have_applied boolean, compensation_attempts int, approved boolean,
+    next_attempt_at timestamptz, attempt_started_at timestamptz, attempt_ended_at timestamptz, lease_owner text, lease_epoch bigint,
+    lease_expires_at timestamptz, version bigint, created_at timestamptz, updated_at timestamptz, committed_at timestamptz,
+    execution_contract jsonb, input_schema_version bigint, output_schema_version bigint
+);
+COMMENT ON TYPE sayiir.effect_begun IS 'An effect_record with what to do (decision) and the key to pass on to the outside system.';
+
+CREATE TYPE sayiir.effect_lease AS (effect_id uuid, owner text, epoch bigint, expires_at timestamptz);
+COMMENT ON TYPE sayiir.effect_lease IS 'A lease on an effect. Pass (effect_id, owner, epoch) to every later call.';
+
+CREATE TYPE sayiir.effect_event_info AS (
+    effect_id uuid, sequence bigint, transition text, from_status text, to_status text, attempt int, actor text, payload jsonb,
+    at timestamptz
+);
+COMMENT ON TYPE sayiir.effect_event_info IS 'One transition of an effect. sequence = the version after it; attempt = the attempt count after it.';
+
+CREATE TYPE sayiir.effect_move AS (from_status text, transition text, event_name text, to_status text);
+COMMENT ON TYPE sayiir.effect_move IS 'One legal pair of status and transition, and where it leads. transition and event_name are both accepted.';
+
+CREATE TYPE sayiir.effect_observation_info AS (id uuid, effect_id uuid, observation jsonb);
+COMMENT ON TYPE sayiir.effect_observation_info IS 'What a worker saw after it had lost its lease: evidence for people, never authority.';
+
+CREATE TYPE sayiir.effect_problem AS (effect_id uuid, problem text, detail jsonb);
+COMMENT ON TYPE sayiir.effect_problem IS 'One contradiction between a record and its trail.';
+
 -- sql/parts/20_tables.sql
 
 -- Wide tables are written once; hot tables hold only what is claimable, leased or waiting.
@@ -463,6 +525,131 @@ BEGIN
 END
 $dump$;
 
+-- sql/parts/22_effect_tables.sql
+
+-- The ledger of outside side effects.
+
+CREATE TABLE sayiir.effect (
+    id uuid PRIMARY KEY,
+    organization_id text,
+    effect_name text NOT NULL,
+    logical_key text NOT NULL,
+    kind sayiir.effect_kind NOT NULL,
+    status sayiir.effect_state NOT NULL,
+    input jsonb,
+    input_fingerprint text,
+    output jsonb,
+    last_error jsonb,
+    created_by text,
+    attempt_count int NOT NULL,
+    may_have_applied boolean NOT NULL,
+    compensation_attempts int NOT NULL,
+    approved boolean NOT NULL,
+    next_attempt_at timestamptz,
+    attempt_started_at timestamptz,
+    attempt_ended_at timestamptz,
+    lease_owner text,
+    lease_epoch bigint NOT NULL,
+    lease_expires_at timestamptz,
+    version bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    committed_at timestamptz,
+    execution_contract jsonb,
+    input_schema_version bigint NOT NULL,
+    output_schema_version bigint NOT NULL,
+    check_at timestamptz,
+    superseded_at timestamptz,
+    superseded_by text,
+    supersede_note text
+) WITH (fillfactor = 70);
+COMMENT ON TABLE sayiir.effect IS 'One outside side effect a row. No index has a column that a lease changes, so acquiring, renewing and releasing stay HOT.';
+CREATE UNIQUE INDEX effect_key ON sayiir.effect (logical_key, effect_name, organization_id) NULLS NOT DISTINCT WHERE superseded_at IS NULL;
+CREATE INDEX effect_status ON sayiir.effect (status, id);
+CREATE INDEX effect_due ON sayiir.effect (coalesce(next_attempt_at, '-infinity'), id) WHERE status IN ('pending', 'unknown', 'compensating');
+CREATE INDEX effect_check_at ON sayiir.effect (check_at) WHERE check_at IS NOT NULL;
+
+COMMENT ON COLUMN sayiir.effect.id IS 'UUIDv7: the order of creation.';
+COMMENT ON COLUMN sayiir.effect.organization_id IS 'The tenant; NULL = global.';
+COMMENT ON COLUMN sayiir.effect.effect_name IS 'What is done: the first half of its identity.';
+COMMENT ON COLUMN sayiir.effect.logical_key IS 'For what it is done: the second half.';
+COMMENT ON COLUMN sayiir.effect.kind IS 'What repeating it does.';
+COMMENT ON COLUMN sayiir.effect.status IS 'Where it stands.';
+COMMENT ON COLUMN sayiir.effect.input IS 'As the caller wants it stored; NULL = not stored.';
+COMMENT ON COLUMN sayiir.effect.input_fingerprint IS 'Tells whether a later call means the same; NULL = there is no input.';
+COMMENT ON COLUMN sayiir.effect.output IS 'SQL NULL = none; JSON null = an output that is null.';
+COMMENT ON COLUMN sayiir.effect.last_error IS '{"class", "message"}; kept after a success.';
+COMMENT ON COLUMN sayiir.effect.created_by IS 'As the caller said.';
+COMMENT ON COLUMN sayiir.effect.attempt_count IS 'Attempts started.';
+COMMENT ON COLUMN sayiir.effect.may_have_applied IS 'An attempt may have applied it, and nothing has shown otherwise since.';
+COMMENT ON COLUMN sayiir.effect.compensation_attempts IS 'Attempts at undoing it.';
+COMMENT ON COLUMN sayiir.effect.approved IS 'A person has agreed; it is not asked again.';
+COMMENT ON COLUMN sayiir.effect.next_attempt_at IS 'When the next attempt may start; NULL = now.';
+COMMENT ON COLUMN sayiir.effect.attempt_started_at IS 'When the last attempt started.';
+COMMENT ON COLUMN sayiir.effect.attempt_ended_at IS 'When the last attempt was last known to run.';
+COMMENT ON COLUMN sayiir.effect.lease_owner IS 'Who holds it, or held it last; NULL = it was given back.';
+COMMENT ON COLUMN sayiir.effect.lease_epoch IS 'Grows with every acquisition.';
+COMMENT ON COLUMN sayiir.effect.lease_expires_at IS 'When the lease runs out.';
+COMMENT ON COLUMN sayiir.effect.version IS 'Transitions so far.';
+COMMENT ON COLUMN sayiir.effect.created_at IS 'When it was recorded.';
+COMMENT ON COLUMN sayiir.effect.updated_at IS 'When the last transition was.';
+COMMENT ON COLUMN sayiir.effect.committed_at IS 'When it was known to be applied; kept when it is undone.';
+COMMENT ON COLUMN sayiir.effect.execution_contract IS 'The assumptions it was recorded with; NULL = none were given.';
+COMMENT ON COLUMN sayiir.effect.input_schema_version IS 'Of the input.';
+COMMENT ON COLUMN sayiir.effect.output_schema_version IS 'Of the output.';
+COMMENT ON COLUMN sayiir.effect.check_at IS 'When the sweep has to look whether its worker is still alive; only transitions and the sweep move it. NULL = it is not in flight.';
+COMMENT ON COLUMN sayiir.effect.superseded_at IS 'When a person freed its key for a new effect; NULL = it holds its key.';
+COMMENT ON COLUMN sayiir.effect.superseded_by IS 'Who.';
+COMMENT ON COLUMN sayiir.effect.supersede_note IS 'Why.';
+
+CREATE TABLE sayiir.effect_event (
+    effect_id uuid NOT NULL,
+    sequence bigint NOT NULL,
+    transition text NOT NULL,
+    from_status sayiir.effect_state NOT NULL,
+    to_status sayiir.effect_state NOT NULL,
+    attempt int NOT NULL,
+    actor text,
+    payload jsonb,
+    at timestamptz NOT NULL,
+    PRIMARY KEY (effect_id, sequence)
+);
+COMMENT ON TABLE sayiir.effect_event IS 'Append-only: the audit trail, one row a transition.';
+COMMENT ON COLUMN sayiir.effect_event.effect_id IS 'The effect.';
+COMMENT ON COLUMN sayiir.effect_event.sequence IS 'Its version after the transition.';
+COMMENT ON COLUMN sayiir.effect_event.transition IS 'The name in the trail, such as effect.attempt_started.';
+COMMENT ON COLUMN sayiir.effect_event.from_status IS 'Before.';
+COMMENT ON COLUMN sayiir.effect_event.to_status IS 'After.';
+COMMENT ON COLUMN sayiir.effect_event.attempt IS 'The attempt count after it.';
+COMMENT ON COLUMN sayiir.effect_event.actor IS 'Who: a person, or recovery:<worker>; NULL = the worker of the effect.';
+COMMENT ON COLUMN sayiir.effect_event.payload IS 'The particulars.';
+COMMENT ON COLUMN sayiir.effect_event.at IS 'When.';
+
+CREATE TABLE sayiir.effect_observation (
+    id uuid PRIMARY KEY,
+    effect_id uuid NOT NULL,
+    observation jsonb NOT NULL
+);
+COMMENT ON TABLE sayiir.effect_observation IS 'Append-only: what workers saw after they had lost their lease. Evidence for people; nothing follows from it.';
+CREATE INDEX effect_observation_effect ON sayiir.effect_observation (effect_id, id);
+COMMENT ON COLUMN sayiir.effect_observation.id IS 'Chosen by the worker: the same observation twice is stored once.';
+COMMENT ON COLUMN sayiir.effect_observation.effect_id IS 'The effect.';
+COMMENT ON COLUMN sayiir.effect_observation.observation IS 'What it saw.';
+
+DO $dump$
+DECLARE
+    relation oid;
+BEGIN
+    FOR relation IN
+        SELECT c.oid FROM pg_catalog.pg_class c
+        WHERE c.relnamespace = 'sayiir'::pg_catalog.regnamespace AND c.relkind IN ('r', 'S')
+            AND c.relname IN ('effect', 'effect_event', 'effect_observation')
+    LOOP
+        PERFORM pg_catalog.pg_extension_config_dump(relation, '');
+    END LOOP;
+END
+$dump$;
+
 -- sql/parts/24_schedule_tables.sql
 
 -- Schedules and what they started.
@@ -609,7 +796,8 @@ SELECT
             OR EXISTS (SELECT FROM sayiir.lane)
             OR EXISTS (SELECT FROM sayiir.event)
             OR EXISTS (SELECT FROM sayiir.event_key)
-            OR EXISTS (SELECT FROM sayiir.schedule))
+            OR EXISTS (SELECT FROM sayiir.schedule)
+            OR EXISTS (SELECT FROM sayiir.effect))
     END AS empty,
     s.system_identifier,
     s.database_oid
@@ -949,6 +1137,230 @@ CREATE FUNCTION sayiir.error_codes() RETURNS SETOF sayiir.error_code
 AS 'MODULE_PATHNAME', 'error_codes_wrapper'
 LANGUAGE c STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
 COMMENT ON FUNCTION sayiir.error_codes() IS 'Every error code of the engine, with its SQLSTATE and what to do about it.';
+
+-- sql/parts/32_effect_functions.sql
+
+-- Effects: the functions in the library.
+
+-- Everyday
+
+CREATE FUNCTION sayiir.effect_begin(
+    name text,
+    logical_key text,
+    kind text,
+    owner text,
+    ttl interval DEFAULT '30 s',
+    input jsonb DEFAULT NULL,
+    execution_contract jsonb DEFAULT NULL,
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_begun
+AS 'MODULE_PATHNAME', 'effect_begin_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_begin(text, text, text, text, interval, jsonb, jsonb, text) IS 'Asks for an effect, known by (name, logical_key), and leases it when it is to be done now. decision: run (the attempt is recorded: commit, act with idempotency_key, then effect_finish or effect_fail with owner, lease_epoch and version), verify (ask the outside system, then effect_finish, effect_fail or effect_transition), replay (it is over: see status, output, last_error), in_progress, wait (until next_attempt_at), awaiting_approval, needs_intervention. ttl: 1 ms to 30 days. execution_contract: any of remote_idempotency, verification, handler_version, adapter, require_approval, automatic_retry, max_attempts; it never changes. Warns inside a transaction block: the attempt must be committed before the act. Errors: effect.mismatch (the same key for another input, kind or contract), argument.*.';
+
+CREATE FUNCTION sayiir.effect_finish(
+    id uuid,
+    owner text,
+    epoch bigint,
+    version bigint,
+    output jsonb DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_finish_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_finish(uuid, text, bigint, bigint, jsonb) IS 'What was done under the lease worked: the attempt succeeded, the check confirmed, or the undoing is done. Gives the lease back. The same call by the same lease is answered again. Errors: effect.lease_lost, effect.version_conflict, effect.invalid_transition, effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_fail(
+    id uuid,
+    owner text,
+    epoch bigint,
+    version bigint,
+    class text,
+    message text,
+    next_attempt_at timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_fail_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_fail(uuid, text, bigint, bigint, text, text, timestamptz) IS 'What was done under the lease did not work. class: transient, rate_limited (not applied, try again), permanent, authentication, authorization, validation (not applied, stop), ambiguous (it may have been applied). What follows is the contract''s: pending (again at next_attempt_at, which may be asked for later, never earlier), failed, unknown, needs_intervention, compensation_failed. Gives the lease back. Errors: as effect_finish.';
+
+CREATE FUNCTION sayiir.effect_assert_lease(id uuid, owner text, epoch bigint) RETURNS void
+AS 'MODULE_PATHNAME', 'effect_assert_lease_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_assert_lease(uuid, text, bigint) IS 'Fences the caller''s own writes: fails unless the lease is live, and keeps it from being taken over until the transaction ends. Errors: effect.lease_lost, effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_claim_due(
+    owner text,
+    names text[] DEFAULT NULL,
+    max_rows int DEFAULT 10,
+    ttl interval DEFAULT '30 s',
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_claim_due_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_claim_due(text, text[], int, interval, text) IS 'Leases up to max_rows (1-1000) effects that are due and that nobody holds: pending, unknown or compensating. Those that a person has to approve first are left alone. Go on with effect_transition.';
+
+-- For people
+
+CREATE FUNCTION sayiir.effect_resolve(
+    id uuid,
+    resolution text,
+    actor text,
+    note text DEFAULT NULL,
+    output jsonb DEFAULT NULL,
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_resolve_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_resolve(uuid, text, text, text, jsonb, text) IS 'What a person found out about an effect that is unknown, needs intervention or could not be undone. resolution: applied (with its output), not_applied, retry (also beyond the budget), compensated. Errors: effect.lease_held, effect.invalid_transition, effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_approve(
+    id uuid,
+    actor text,
+    note text DEFAULT NULL,
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_approve_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_approve(uuid, text, text, text) IS 'Agrees to an effect that awaits approval; the next effect_begin runs it. Errors: effect.lease_held, effect.invalid_transition, effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_deny(
+    id uuid,
+    actor text,
+    note text DEFAULT NULL,
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_deny_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_deny(uuid, text, text, text) IS 'Refuses an effect that awaits approval: it ends rejected, with the note as its error. Errors: effect.lease_held, effect.invalid_transition, effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_supersede(
+    id uuid,
+    actor text,
+    note text DEFAULT NULL,
+    organization_id text DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_supersede_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_supersede(uuid, text, text, text) IS 'Frees the key of an effect that failed or was rejected, so that it can be begun anew. The old record stays, with who did it and why; the key for outside systems stays the same. Errors: effect.not_supersedable, effect.lease_held, effect.not_found.';
+
+-- Raw: one function an operation of the EffectStore
+
+CREATE FUNCTION sayiir.effect_insert_or_get(
+    name text,
+    logical_key text,
+    kind text,
+    id uuid DEFAULT NULL,
+    input jsonb DEFAULT NULL,
+    input_fingerprint text DEFAULT NULL,
+    execution_contract jsonb DEFAULT NULL,
+    input_schema_version bigint DEFAULT 1,
+    created_by text DEFAULT NULL,
+    organization_id text DEFAULT NULL,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_inserted
+AS 'MODULE_PATHNAME', 'effect_insert_or_get_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_insert_or_get(text, text, text, uuid, jsonb, text, jsonb, bigint, text, text, timestamptz) IS 'Records an effect as pending, or answers the one that has the key already, untouched and whatever it is. Errors: effect.id_conflict (the id belongs to another key), argument.*.';
+
+CREATE FUNCTION sayiir.effect_acquire_lease(
+    id uuid,
+    owner text,
+    ttl_ms bigint,
+    organization_id text DEFAULT NULL,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_lease
+AS 'MODULE_PATHNAME', 'effect_acquire_lease_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_acquire_lease(uuid, text, bigint, text, timestamptz) IS 'Takes the lease if nobody, not even the same owner, holds a live one. Errors: effect.lease_held (owner, expires_at_ms), effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_renew_lease(
+    id uuid,
+    owner text,
+    epoch bigint,
+    ttl_ms bigint,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_lease
+AS 'MODULE_PATHNAME', 'effect_renew_lease_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_renew_lease(uuid, text, bigint, bigint, timestamptz) IS 'Moves the end of a live lease. An expired one does not come back. Errors: effect.lease_lost (reason, current_epoch), effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_release_lease(id uuid, owner text, epoch bigint) RETURNS boolean
+AS 'MODULE_PATHNAME', 'effect_release_lease_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_release_lease(uuid, text, bigint) IS 'Gives a lease back, expired or not; false when it is not this one''s any more. Errors: effect.not_found.';
+
+CREATE FUNCTION sayiir.effect_transition(
+    id uuid,
+    expected_version bigint,
+    transition text,
+    lease_owner text DEFAULT NULL,
+    lease_epoch bigint DEFAULT NULL,
+    output jsonb DEFAULT NULL,
+    output_schema_version bigint DEFAULT NULL,
+    error jsonb DEFAULT NULL,
+    next_attempt_at timestamptz DEFAULT NULL,
+    actor text DEFAULT NULL,
+    payload jsonb DEFAULT NULL,
+    organization_id text DEFAULT NULL,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_transition_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_transition(uuid, bigint, text, text, bigint, jsonb, bigint, jsonb, timestamptz, text, jsonb, text, timestamptz) IS 'Applies one transition of effect_transitions(), with the lease or while nobody holds one. Checked in this order: effect.not_found, effect.lease_lost or effect.lease_held, effect.version_conflict, effect.invalid_transition (reason: table, or may_have_applied: it cannot fail, because an earlier attempt may have applied it).';
+
+CREATE FUNCTION sayiir.effect_list(
+    statuses text[] DEFAULT '{}',
+    unleased boolean DEFAULT false,
+    after uuid DEFAULT NULL,
+    max_rows bigint DEFAULT 100,
+    organization_id text DEFAULT NULL,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS SETOF sayiir.effect_record
+AS 'MODULE_PATHNAME', 'effect_list_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_list(text[], boolean, uuid, bigint, text, timestamptz) IS 'Effects in order of id. statuses: {} = any. unleased: only those without a live lease, and those locked by others are skipped.';
+
+CREATE FUNCTION sayiir.effect_prune(
+    status text,
+    older_than_ms bigint,
+    max_rows bigint DEFAULT 500,
+    organization_id text DEFAULT NULL,
+    caller_now timestamptz DEFAULT NULL
+) RETURNS bigint
+AS 'MODULE_PATHNAME', 'effect_prune_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_prune(text, bigint, bigint, text, timestamptz) IS 'Deletes up to max_rows effects of a settled status (committed, failed, rejected, compensated) whose last transition is so old and that nobody holds, lowest id first, with their trails and observations; answers how many. 0 for any other status. A deleted key can be used again.';
+
+CREATE FUNCTION sayiir.effect_append_observation(
+    id uuid,
+    effect_id uuid,
+    observation jsonb,
+    organization_id text DEFAULT NULL
+) RETURNS boolean
+AS 'MODULE_PATHNAME', 'effect_append_observation_wrapper'
+LANGUAGE c VOLATILE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off SET plan_cache_mode = force_generic_plan;
+COMMENT ON FUNCTION sayiir.effect_append_observation(uuid, uuid, jsonb, text) IS 'Stores what a worker saw after it had lost its lease; false when this id is there already. Nothing follows from it. Errors: effect.not_found.';
+
+-- Rules
+
+CREATE FUNCTION sayiir.effect_idempotency_key(
+    name text,
+    logical_key text,
+    compensation boolean DEFAULT false,
+    organization_id text DEFAULT NULL
+) RETURNS uuid
+AS 'MODULE_PATHNAME', 'effect_idempotency_key_wrapper'
+LANGUAGE c STABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
+COMMENT ON FUNCTION sayiir.effect_idempotency_key(text, text, boolean, text) IS 'The key to pass on to the outside system: the same for every attempt, another one for undoing (compensation) and for each organization.';
+
+CREATE FUNCTION sayiir.effect_fingerprint(input jsonb) RETURNS text
+AS 'MODULE_PATHNAME', 'effect_fingerprint_wrapper'
+LANGUAGE c IMMUTABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
+COMMENT ON FUNCTION sayiir.effect_fingerprint(jsonb) IS 'sha256: and the hash of the canonical JSON of an input; NULL for NULL.';
+
+CREATE FUNCTION sayiir.effect_transitions() RETURNS SETOF sayiir.effect_move
+AS 'MODULE_PATHNAME', 'effect_transitions_wrapper'
+LANGUAGE c IMMUTABLE PARALLEL UNSAFE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp;
+COMMENT ON FUNCTION sayiir.effect_transitions() IS 'The legal pairs of status and transition.';
 
 -- sql/parts/34_schedule_functions.sql
 
@@ -2027,6 +2439,157 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
 $$;
 COMMENT ON FUNCTION sayiir.doctor IS 'Checks the invariants of every table and what the server around them does; no row = nothing found. It reads all of job and job_end, so it takes seconds for millions of jobs.';
 
+-- sql/parts/66_effect_reads.sql
+
+-- Functions and views that only read the ledger.
+
+CREATE FUNCTION sayiir.effect_get(id uuid, organization_id text = NULL) RETURNS SETOF sayiir.effect_record
+LANGUAGE sql STABLE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+    -- effect_pkey
+    SELECT
+        e.id, e.effect_name, e.logical_key, e.kind::text, e.status::text, e.input, e.input_fingerprint, e.output, e.last_error,
+        e.created_by, e.attempt_count, e.may_have_applied, e.compensation_attempts, e.approved, e.next_attempt_at,
+        e.attempt_started_at, e.attempt_ended_at, e.lease_owner, e.lease_epoch, e.lease_expires_at, e.version, e.created_at,
+        e.updated_at, e.committed_at, e.execution_contract, e.input_schema_version, e.output_schema_version
+    FROM sayiir.effect e
+    WHERE e.id = effect_get.id AND sayiir.scope_sees(e.organization_id, effect_get.organization_id)
+$$;
+COMMENT ON FUNCTION sayiir.effect_get IS 'The effect; no row if there is none.';
+
+CREATE FUNCTION sayiir.effect_get_by_key(name text, logical_key text, organization_id text = NULL) RETURNS SETOF sayiir.effect_record
+LANGUAGE sql STABLE ROWS 1 SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+    -- effect_key, leading columns
+    SELECT
+        e.id, e.effect_name, e.logical_key, e.kind::text, e.status::text, e.input, e.input_fingerprint, e.output, e.last_error,
+        e.created_by, e.attempt_count, e.may_have_applied, e.compensation_attempts, e.approved, e.next_attempt_at,
+        e.attempt_started_at, e.attempt_ended_at, e.lease_owner, e.lease_epoch, e.lease_expires_at, e.version, e.created_at,
+        e.updated_at, e.committed_at, e.execution_contract, e.input_schema_version, e.output_schema_version
+    FROM sayiir.effect e
+    WHERE e.logical_key = effect_get_by_key.logical_key AND e.effect_name = effect_get_by_key.name AND e.superseded_at IS NULL
+        AND sayiir.scope_sees(e.organization_id, effect_get_by_key.organization_id)
+$$;
+COMMENT ON FUNCTION sayiir.effect_get_by_key IS 'The effect that holds the key; no row if there is none.';
+
+CREATE FUNCTION sayiir.effect_events(id uuid, organization_id text = NULL) RETURNS SETOF sayiir.effect_event_info
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+    -- effect_pkey, effect_event_pkey
+    SELECT v.effect_id, v.sequence, v.transition, v.from_status::text, v.to_status::text, v.attempt, v.actor, v.payload, v.at
+    FROM sayiir.effect e JOIN sayiir.effect_event v ON v.effect_id = e.id
+    WHERE e.id = effect_events.id AND sayiir.scope_sees(e.organization_id, effect_events.organization_id)
+    ORDER BY v.sequence
+$$;
+COMMENT ON FUNCTION sayiir.effect_events IS 'The audit trail of an effect, in order; no row if there is no such effect.';
+
+CREATE FUNCTION sayiir.effect_observations(effect_id uuid, after uuid = NULL, max_rows bigint = 100, organization_id text = NULL)
+RETURNS SETOF sayiir.effect_observation_info
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+    -- effect_pkey, effect_observation_effect
+    SELECT o.id, o.effect_id, o.observation
+    FROM sayiir.effect e JOIN sayiir.effect_observation o ON o.effect_id = e.id
+    WHERE e.id = effect_observations.effect_id
+        AND sayiir.scope_sees(e.organization_id, effect_observations.organization_id)
+        AND (effect_observations.after IS NULL OR o.id > effect_observations.after)
+    ORDER BY o.id
+    LIMIT greatest(effect_observations.max_rows, 0)
+$$;
+COMMENT ON FUNCTION sayiir.effect_observations IS 'What workers saw after they had lost their lease, in order of id.';
+
+CREATE FUNCTION sayiir.effect_check(max_rows int = 1000) RETURNS SETOF sayiir.effect_problem
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+    WITH legal AS MATERIALIZED (SELECT * FROM sayiir.effect_transitions()),
+    trail AS (
+        SELECT
+            v.*,
+            lag(v.to_status, 1, 'pending') OVER own AS expected_from,
+            row_number() OVER own AS expected_sequence
+        FROM sayiir.effect_event v
+        WINDOW own AS (PARTITION BY v.effect_id ORDER BY v.sequence)),
+    total AS (
+        SELECT
+            t.effect_id,
+            count(*) AS events,
+            (array_agg(t.to_status ORDER BY t.sequence DESC))[1] AS last_status,
+            count(*) FILTER (WHERE t.transition = 'effect.attempt_started') AS attempts,
+            bool_or(t.transition = 'effect.approved') AS approved,
+            max(t.at) FILTER (WHERE t.to_status = 'committed') AS committed_at
+        FROM trail t
+        GROUP BY t.effect_id)
+    SELECT t.effect_id, 'trail has a gap', jsonb_build_object('sequence', t.sequence, 'expected', t.expected_sequence)
+    FROM trail t WHERE t.sequence <> t.expected_sequence
+    UNION ALL
+    SELECT t.effect_id, 'trail does not connect', jsonb_build_object('sequence', t.sequence, 'from', t.from_status, 'expected', t.expected_from)
+    FROM trail t WHERE t.from_status <> t.expected_from
+    UNION ALL
+    SELECT t.effect_id, 'transition is not legal', jsonb_build_object('sequence', t.sequence, 'from', t.from_status, 'transition', t.transition, 'to', t.to_status)
+    FROM trail t
+    WHERE NOT EXISTS (
+        SELECT FROM legal l
+        WHERE l.from_status = t.from_status::text AND l.event_name = t.transition AND l.to_status = t.to_status::text)
+    UNION ALL
+    SELECT t.effect_id, 'trail of no effect', jsonb_build_object('events', t.events)
+    FROM total t WHERE NOT EXISTS (SELECT FROM sayiir.effect e WHERE e.id = t.effect_id)
+    UNION ALL
+    SELECT e.id, 'status is not where the trail ends', jsonb_build_object('status', e.status, 'trail', coalesce(t.last_status, 'pending'))
+    FROM sayiir.effect e LEFT JOIN total t ON t.effect_id = e.id
+    WHERE e.status <> coalesce(t.last_status, 'pending')
+    UNION ALL
+    SELECT e.id, 'version is not the number of events', jsonb_build_object('version', e.version, 'trail', coalesce(t.events, 0))
+    FROM sayiir.effect e LEFT JOIN total t ON t.effect_id = e.id
+    WHERE e.version <> coalesce(t.events, 0)
+    UNION ALL
+    SELECT e.id, 'attempts do not add up', jsonb_build_object('attempt_count', e.attempt_count, 'trail', coalesce(t.attempts, 0))
+    FROM sayiir.effect e LEFT JOIN total t ON t.effect_id = e.id
+    WHERE e.attempt_count <> coalesce(t.attempts, 0)
+    UNION ALL
+    SELECT e.id, 'approval is not in the trail', jsonb_build_object('approved', e.approved)
+    FROM sayiir.effect e LEFT JOIN total t ON t.effect_id = e.id
+    WHERE e.approved <> coalesce(t.approved, false)
+    UNION ALL
+    SELECT e.id, 'commit time is not in the trail', jsonb_build_object('committed_at', e.committed_at, 'trail', t.committed_at)
+    FROM sayiir.effect e LEFT JOIN total t ON t.effect_id = e.id
+    WHERE e.committed_at IS DISTINCT FROM t.committed_at
+    UNION ALL
+    SELECT e.id, 'failed, but it may have been applied', NULL
+    FROM sayiir.effect e
+    WHERE e.status = 'failed' AND e.may_have_applied AND e.kind <> 'read'
+    UNION ALL
+    SELECT o.effect_id, 'observation of no effect', jsonb_build_object('observation', o.id)
+    FROM sayiir.effect_observation o WHERE NOT EXISTS (SELECT FROM sayiir.effect e WHERE e.id = o.effect_id)
+    LIMIT greatest(effect_check.max_rows, 0)
+$$;
+COMMENT ON FUNCTION sayiir.effect_check IS 'Replays every trail and compares it with its record; at most max_rows contradictions. No row = the ledger is sound. It reads everything.';
+
+CREATE VIEW sayiir.effects_pending WITH (security_barrier) AS
+-- effect_status
+SELECT
+    e.id,
+    e.organization_id,
+    e.effect_name,
+    e.logical_key,
+    e.kind::text AS kind,
+    e.status::text AS status,
+    CASE
+        WHEN e.status IN ('needs_intervention', 'compensation_failed') THEN 'resolution'
+        WHEN e.status = 'awaiting_approval' THEN 'approval'
+        WHEN e.lease_owner IS NOT NULL AND e.lease_expires_at > clock_timestamp() THEN 'worker'
+        WHEN e.next_attempt_at > clock_timestamp() THEN 'time'
+        ELSE 'claim'
+    END AS waits_for,
+    e.updated_at AS since,
+    e.may_have_applied,
+    e.attempt_count,
+    e.compensation_attempts,
+    e.next_attempt_at,
+    e.lease_owner,
+    e.lease_expires_at,
+    e.last_error ->> 'message' AS last_error,
+    e.version
+FROM sayiir.effect e
+WHERE e.status IN (
+        'pending', 'awaiting_approval', 'executing', 'unknown', 'verifying', 'needs_intervention', 'compensating', 'compensation_failed')
+    AND sayiir.scope_sees(e.organization_id);
+COMMENT ON VIEW sayiir.effects_pending IS 'Every effect that is not settled. waits_for: resolution (effect_resolve), approval (effect_approve, effect_deny), worker (somebody holds it), time (next_attempt_at), claim (the next effect_begin or effect_claim_due).';
+
 -- sql/parts/70_views.sql
 
 -- Views for people and dashboards. A view runs with its owner's rights on the tables, so each shows only what
@@ -2671,7 +3234,9 @@ DECLARE
     reads CONSTANT text[] := ARRAY[
         'version', 'error_codes', 'scope_sees', 'interval_us', 'definition_schema', 'workflow_validate',
         'workflow_get', 'workflow_status', 'workflow_steps', 'workflow_explain', 'workflow_history', 'workflow_result',
-        'workflow_wait', 'job_get', 'job_history', 'job_result', 'schedule_next'];
+        'workflow_wait', 'job_get', 'job_history', 'job_result', 'schedule_next',
+        'effect_get', 'effect_get_by_key', 'effect_list', 'effect_events', 'effect_observations', 'effect_idempotency_key',
+        'effect_fingerprint', 'effect_transitions'];
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
@@ -2680,17 +3245,20 @@ DECLARE
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
-        'job_release', 'job_run', 'job_run_call', 'job_reap', 'tick', 'next_due'];
+        'job_release', 'job_run', 'job_run_call', 'job_reap', 'tick', 'next_due',
+        'effect_begin', 'effect_finish', 'effect_fail', 'effect_assert_lease', 'effect_claim_due', 'effect_insert_or_get',
+        'effect_acquire_lease', 'effect_renew_lease', 'effect_release_lease', 'effect_transition', 'effect_append_observation'];
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset',
-        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt'];
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt',
+        'effect_resolve', 'effect_approve', 'effect_deny', 'effect_supersede', 'effect_prune', 'effect_check'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
         'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
-        'schedules'];
+        'schedules', 'effects_pending'];
     internal_views CONSTANT text[] := ARRAY['engine_state', 'lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;

@@ -81,6 +81,15 @@ codes! {
     ScheduleTimezoneUnknown = "schedule.unknown_timezone", ERRCODE_INVALID_PARAMETER_VALUE, "Name an IANA time zone such as Europe/Berlin.";
     EngineNotAdopted = "engine.not_adopted", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.";
     TriggerInvalid = "trigger.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "CREATE TRIGGER … AFTER INSERT ON … FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_start('workflow', 'id_column').";
+    EffectNotFound = "effect.not_found", ERRCODE_NO_DATA_FOUND, "Check the id and the scope of the call.";
+    EffectLeaseHeld = "effect.lease_held", ERRCODE_LOCK_NOT_AVAILABLE, "Wait until the lease ends; not even its owner can take it twice.";
+    EffectLeaseLost = "effect.lease_lost", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Stop acting on this effect; tell what you saw with effect_append_observation.";
+    EffectVersionConflict = "effect.version_conflict", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Read the effect again and decide anew.";
+    EffectInvalidTransition = "effect.invalid_transition", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "SELECT * FROM sayiir.effect_transitions() lists what is possible.";
+    EffectMismatch = "effect.mismatch", ERRCODE_UNIQUE_VIOLATION, "The key was used for something else; use a new key, or ask for the same.";
+    EffectIdConflict = "effect.id_conflict", ERRCODE_UNIQUE_VIOLATION, "Leave the id out, or use a new one.";
+    EffectNotSupersedable = "effect.not_supersedable", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Only an effect that failed or was rejected gives up its key, once.";
+    EffectCallerClockDenied = "effect.caller_clock_denied", ERRCODE_INSUFFICIENT_PRIVILEGE, "Leave caller_now out: the database's clock counts. Tests may set sayiir.allow_caller_clock as a superuser.";
     InternalState = "internal.state", ERRCODE_INTERNAL_ERROR, "This is a bug: run sayiir.doctor() and report it.";
 }
 

@@ -8,6 +8,7 @@ pub static SCOPE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::n
 pub static ORGANIZATION_ID: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(None);
 pub static NOTIFY: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static STRICT_TASKS: GucSetting<bool> = GucSetting::<bool>::new(false);
+pub static ALLOW_CALLER_CLOCK: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
 pub static RETENTION_WORKFLOWS: GucSetting<Option<CString>> =
@@ -54,6 +55,14 @@ pub fn init() {
         c"Off: an unknown task takes the engine's defaults.",
         &STRICT_TASKS,
         GucContext::Userset,
+        flags,
+    );
+    GucRegistry::define_bool_guc(
+        c"sayiir.allow_caller_clock",
+        c"Whether effect functions take the time from their caller.",
+        c"For conformance tests only: whoever may say what time it is can take every lease.",
+        &ALLOW_CALLER_CLOCK,
+        GucContext::Suset,
         flags,
     );
     GucRegistry::define_bool_guc(

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import uuid
 from types import SimpleNamespace
 
 import pytest
@@ -57,6 +58,8 @@ def fill(conn):
     conn.execute("INSERT INTO sayiir.role_scope VALUES ('nobody', 'acme')")
     one(conn, "schedule_define", "yearly", "0 0 1 1 *", task="kept", timezone="Europe/Berlin")
     one(conn, "schedule_run", "yearly")
+    effect = one(conn, "effect_begin", "pay", "order-1", "irreversible_write", "worker")
+    call(conn, "effect_append_observation", str(uuid.uuid4()), effect.id, Jsonb({"seen": "charged"}))
     return SimpleNamespace(
         flow=flow,
         joined=joined,

@@ -26,7 +26,9 @@ def fill(conn, ready, finished=0):
         )
     conn.execute("INSERT INTO split.job SELECT * FROM sayiir.job")
     conn.execute("INSERT INTO split.job_end SELECT * FROM sayiir.job_end")
-    conn.execute("INSERT INTO split.job_ready SELECT job_id, workflow, 1, seq, run_number, attempt, epoch FROM sayiir.job_ready")
+    conn.execute(
+        "INSERT INTO split.job_ready SELECT job_id, workflow, 1, seq, run_number, attempt, epoch FROM sayiir.job_ready"
+    )
     conn.execute(
         """INSERT INTO one_table.job (job_id, lane, seq, task, payload, status, output, ended_at)
            SELECT j.job_id, 1, coalesce(r.seq, 0), j.task, j.payload, coalesce(e.state::text, 'ready'), e.output, e.ended_at
@@ -51,7 +53,11 @@ def compare(server, conn, result, rounds, clients, transactions, batch=1, prepar
                 before = wal_position(conn)
                 rate = server.pgbench(LAYOUT / script, clients, transactions)
                 result.add(name, "jobs/s", rate * batch)
-                result.add(f"{name}: WAL", "B/job", float(wal_position(conn) - before) / ((transactions + 20) * clients * batch))
+                result.add(
+                    f"{name}: WAL",
+                    "B/job",
+                    float(wal_position(conn) - before) / ((transactions + 20) * clients * batch),
+                )
 
             return once
 
@@ -64,9 +70,18 @@ def compare(server, conn, result, rounds, clients, transactions, batch=1, prepar
 def clean(server, conn, scale):
     for clients in (1, 4, 16):
         transactions = max(scale.pick(1_500, 8_000) // clients, 100)
-        yield compare(server, conn, Result(f"layout, clean: claim 1 + complete 1, {clients} clients"), scale.rounds, clients, transactions)
+        yield compare(
+            server,
+            conn,
+            Result(f"layout, clean: claim 1 + complete 1, {clients} clients"),
+            scale.rounds,
+            clients,
+            transactions,
+        )
     transactions = scale.pick(60, 300)
-    yield compare(server, conn, Result("layout, clean: batches of 50, 4 clients"), scale.rounds, 4, transactions, batch=50)
+    yield compare(
+        server, conn, Result("layout, clean: batches of 50, 4 clients"), scale.rounds, 4, transactions, batch=50
+    )
 
 
 def large(server, conn, scale):
@@ -81,7 +96,7 @@ def large(server, conn, scale):
 
 
 def foreign(server, conn, scale):
-    """100,000 jobs at the head in 10,000 lanes that the worker may not take."""
+    """100,000 jobs at the head in 10,000 lanes that the worker may not take; beside them a task that has no such jobs."""
     transactions = scale.pick(400, 2_000)
     lanes = 10_000
     ready = SLICES * (transactions + 25) * 4 + 2_000
@@ -94,15 +109,17 @@ def foreign(server, conn, scale):
             [lanes],
         )
         enqueue_many(conn, ready)
-        conn.execute("INSERT INTO split.job SELECT * FROM sayiir.job")
+        enqueue_many(conn, ready, task="alone")
+        conn.execute("INSERT INTO split.job SELECT * FROM sayiir.job WHERE task = 'bench'")
         conn.execute(
             """INSERT INTO split.job_ready SELECT r.job_id, NULL, CASE WHEN l.tags = '{}' THEN 1 ELSE l.lane END, r.seq, 1, 0, 0
-               FROM sayiir.job_ready r JOIN sayiir.lane l USING (lane)"""
+               FROM sayiir.job_ready r JOIN sayiir.lane l USING (lane) WHERE l.task = 'bench'"""
         )
         conn.execute(
             """INSERT INTO one_table.job (job_id, lane, seq, task, tags, payload)
                SELECT j.job_id, 1, r.seq, j.task, l.tags, j.payload
-               FROM sayiir.job j JOIN sayiir.job_ready r USING (job_id) JOIN sayiir.lane l ON l.lane = r.lane ORDER BY r.seq"""
+               FROM sayiir.job j JOIN sayiir.job_ready r USING (job_id) JOIN sayiir.lane l ON l.lane = r.lane
+               WHERE j.task = 'bench' ORDER BY r.seq"""
         )
         vacuum(conn)
 
@@ -110,16 +127,21 @@ def foreign(server, conn, scale):
     result = Result("layout: 100,000 jobs of foreign tags in 10,000 lanes first, 4 clients")
     for _ in range(scale.pick(1, 2)):
         prepare()
-        measure = lambda name, script, count: lambda: result.add(name, "jobs/s", server.pgbench(LAYOUT / script, 4, count))
+
+        def measure(name, script, count):
+            return lambda: result.add(name, "jobs/s", server.pgbench(LAYOUT / script, 4, count))
+
         alternate(
             SLICES,
             {
                 "one table, filter on tags": measure("one table, filter on tags", "one_table_tags.sql", 60),
                 "split": measure("split", "split_1.sql", transactions),
                 "sayiir": measure("sayiir", "sayiir_1.sql", transactions),
+                "alone": measure("sayiir, task without foreign jobs", "sayiir_alone_1.sql", transactions),
             },
         )
     result.ratio("sayiir / split", "split", 0.8, of="sayiir")
+    result.ratio("with / without foreign jobs", "sayiir, task without foreign jobs", 0.9, of="sayiir")
     yield result
 
 
@@ -141,7 +163,11 @@ def lanes(server, conn, scale):
                     [jobs // 10_000 + 1],
                 )
                 vacuum(conn)
-            result.add(name, "jobs/s", server.pgbench(LAYOUT / ("sayiir_lanes_1.sql" if many else "sayiir_all_1.sql"), 4, transactions))
+            result.add(
+                name,
+                "jobs/s",
+                server.pgbench(LAYOUT / ("sayiir_lanes_1.sql" if many else "sayiir_all_1.sql"), 4, transactions),
+            )
 
         return once
 
@@ -161,15 +187,26 @@ def held_snapshot(server):
 def snapshot(server, conn, scale):
     """Throughput in the last seconds of a churn, with and without a snapshot that somebody holds meanwhile."""
     seconds = scale.pick(10, 60)
-    result = Result(f"layout: a snapshot held for {seconds} s of churn, 4 clients: its last seconds against those of a clean churn")
-    scripts = {"one table": "one_table_1.sql", "split": "split_1.sql", "split, cursor": "split_cursor.sql", "sayiir": "sayiir_1.sql"}
+    result = Result(
+        f"layout: a snapshot held for {seconds} s of churn, 4 clients: its last seconds against those of a clean churn"
+    )
+    scripts = {
+        "one table": "one_table_1.sql",
+        "split": "split_1.sql",
+        "split, cursor": "split_cursor.sql",
+        "sayiir": "sayiir_1.sql",
+    }
     for _ in range(scale.pick(2, 3)):
         for name, script in scripts.items():
 
             def churn(kind, holding):
                 fill(conn, 10_000 * seconds)
                 with holding:
-                    result.add(f"{name}: {kind}", "jobs/s", server.pgbench_for(LAYOUT / script, 4, seconds, window=seconds / 5)[1])
+                    result.add(
+                        f"{name}: {kind}",
+                        "jobs/s",
+                        server.pgbench_for(LAYOUT / script, 4, seconds, window=seconds / 5)[1],
+                    )
 
             alternate(
                 1,

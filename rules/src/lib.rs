@@ -13,12 +13,14 @@
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
 //! | [`schedule`] | cron expression, time zone, policies → when a schedule fires |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
+//! | [`effect`] | the ledger of outside side effects |
 #![forbid(unsafe_code)]
 
 #[macro_use]
 mod words;
 
 pub mod definition;
+pub mod effect;
 pub mod event;
 pub mod ids;
 pub mod job;

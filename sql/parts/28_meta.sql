@@ -28,7 +28,8 @@ SELECT
             OR EXISTS (SELECT FROM sayiir.lane)
             OR EXISTS (SELECT FROM sayiir.event)
             OR EXISTS (SELECT FROM sayiir.event_key)
-            OR EXISTS (SELECT FROM sayiir.schedule))
+            OR EXISTS (SELECT FROM sayiir.schedule)
+            OR EXISTS (SELECT FROM sayiir.effect))
     END AS empty,
     s.system_identifier,
     s.database_oid

@@ -6,6 +6,7 @@
 mod admin;
 mod adopt;
 mod arguments;
+mod effect;
 mod event;
 mod job;
 mod schedule;

@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{adopt, cancel_job, fire_schedule, owner, prune, reap, timers};
+use crate::engine::{adopt, cancel_job, effect_sweep, fire_schedule, owner, prune, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -80,12 +80,19 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
         |due| fire_schedule::fire(session, due),
         |id| store::schedule::postpone(session, *id, Instant::now().plus_us(POSTPONE_US)),
     );
+    let effects = isolated(
+        "effects",
+        &effect_sweep::due(session, max_rows),
+        |due| effect_sweep::recover(session, due),
+        |id| effect_sweep::postpone(session, *id, Instant::now().plus_us(POSTPONE_US)),
+    );
     vec![
         ("timers", promoted + fired),
         ("leases", leases),
         ("cancels", cancels),
         ("deadlines", deadlines),
         ("schedules", schedules),
+        ("effects", effects),
     ]
 }
 

@@ -30,6 +30,16 @@ impl Instant {
         Self(us.saturating_sub(UNIX_TO_POSTGRES_US))
     }
 
+    /// Milliseconds since 1970-01-01, without what is finer: the times of the ledger.
+    pub fn unix_ms(self) -> i64 {
+        self.unix_us() / 1_000
+    }
+
+    /// See [`Instant::unix_ms`]; the arithmetic saturates.
+    pub fn from_unix_ms(ms: i64) -> Self {
+        Self(ms.saturating_mul(1_000).saturating_sub(UNIX_TO_POSTGRES_US))
+    }
+
     pub fn is_finite(self) -> bool {
         self.0 != i64::MAX && self.0 != i64::MIN
     }

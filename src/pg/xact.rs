@@ -69,3 +69,15 @@ pub fn random01() -> f64 {
     // SAFETY: the backend's own generator state.
     unsafe { pg_sys::pg_prng_double(&raw mut pg_sys::pg_global_prng_state) }
 }
+
+/// Whether the caller's transaction goes on after this statement.
+pub fn is_in_block() -> bool {
+    // SAFETY: reads the state of the transaction.
+    unsafe { pg_sys::IsTransactionBlock() }
+}
+
+/// Whether the commit answers before it is on disk (`synchronous_commit = off`).
+pub fn commits_asynchronously() -> bool {
+    // SAFETY: a plain global of this backend.
+    unsafe { pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
+}

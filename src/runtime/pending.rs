@@ -14,15 +14,21 @@ use crate::pg::process::OneThread;
 pub enum Channel {
     JobReady = 0,
     WorkflowFinished = 1,
+    Effect = 2,
 }
 
-pub const CHANNELS: [Channel; 2] = [Channel::JobReady, Channel::WorkflowFinished];
+pub const CHANNELS: [Channel; 3] = [
+    Channel::JobReady,
+    Channel::WorkflowFinished,
+    Channel::Effect,
+];
 
 impl Channel {
     pub fn name(self) -> &'static std::ffi::CStr {
         match self {
             Self::JobReady => c"sayiir_job_ready",
             Self::WorkflowFinished => c"sayiir_workflow_finished",
+            Self::Effect => c"sayiir_effect",
         }
     }
 }
@@ -104,7 +110,7 @@ impl Pending {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.jobs == 0 && self.workflows == 0 && self.timer == NEVER
+        self.jobs == 0 && self.workflows == 0 && self.timer == NEVER && self.marks.is_empty()
     }
 
     pub fn marks(&self) -> &[Mark] {

@@ -45,6 +45,15 @@ pub fn workflow_finished(workflow_id: &str, status: &str) {
     shmem::my_database();
 }
 
+/// An effect came to an end, or to where a person has to act. Channel `sayiir_effect`, payload: JSON.
+pub fn effect_settled(id: pgrx::Uuid, status: &str) {
+    if settings::NOTIFY.get() {
+        let payload = format!("{{\"id\": \"{id}\", \"status\": \"{status}\"}}");
+        pending::with(|pending| pending.notify(Channel::Effect, payload.as_bytes()));
+        shmem::my_database();
+    }
+}
+
 /// A timer, lease or deadline was set: a sweep has to look then.
 pub fn timer_at(at: Instant) {
     if at.is_finite() {

@@ -4,6 +4,8 @@ pub mod array;
 pub mod cache;
 pub mod claim;
 pub mod definition;
+pub mod effect;
+pub mod effect_set;
 pub mod event;
 pub mod job;
 pub mod lane;

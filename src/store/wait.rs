@@ -82,14 +82,15 @@ pub fn postpone(session: &Session, id: Uuid, at: Instant) {
     POSTPONE.run(session, args![id, at]);
 }
 
-/// When the next timer, lease check, workflow deadline or schedule is due.
+/// When the next timer, lease check (of a job or an effect), workflow deadline or schedule is due.
 pub fn next_due(session: &Session) -> Option<Instant> {
-    // job_wait_due, job_lease_check, workflow_deadline, schedule_due: the first entry of each
+    // job_wait_due, job_lease_check, effect_check_at, workflow_deadline, schedule_due: the first entry of each
     static NEXT: Statement = Statement::new(
         &[],
         "SELECT least(
              (SELECT due FROM sayiir.job_wait WHERE due IS NOT NULL ORDER BY due, job_id LIMIT 1),
              (SELECT check_at FROM sayiir.job_lease ORDER BY check_at LIMIT 1),
+             (SELECT check_at FROM sayiir.effect WHERE check_at IS NOT NULL ORDER BY check_at LIMIT 1),
              (SELECT deadline_at FROM sayiir.workflow
               WHERE deadline_at IS NOT NULL AND finished_at IS NULL ORDER BY deadline_at LIMIT 1),
              (SELECT due FROM sayiir.schedule WHERE due IS NOT NULL ORDER BY due, id LIMIT 1))",
