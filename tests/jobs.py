@@ -157,6 +157,7 @@ SQLSTATES = {
     "job.not_ended": "55000",
     "job.unsuccessful": "55000",
     "job.not_requeueable": "55000",
+    "job.checkpoint_conflict": "23505",
     "handler.invalid": "22023",
 }
 

@@ -246,6 +246,7 @@ CREATE TABLE sayiir.job_attempt (
     ended_at timestamptz NOT NULL,
     retry_at timestamptz,
     disposition text NOT NULL,
+    reason text,
     history_seq bigint NOT NULL,
     PRIMARY KEY (job_id, history_seq)
 );

@@ -190,7 +190,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             'attempt', a.attempt, 'epoch', a.epoch, 'worker', a.worker,
             'error', CASE WHEN a.error_code IS NOT NULL THEN
                 jsonb_build_object('code', a.error_code, 'message', a.error_message) END,
-            'retry_at', a.retry_at, 'disposition', a.disposition))
+            'retry_at', a.retry_at, 'disposition', a.disposition, 'reason', a.reason))
     FROM failed a
     UNION ALL
     SELECT

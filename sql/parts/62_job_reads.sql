@@ -1,7 +1,9 @@
 -- Functions that only read a job.
 
 CREATE FUNCTION sayiir.job_get(job_id uuid, organization_id text = NULL) RETURNS SETOF sayiir.job_info
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp
+-- While a table is thought to be empty, a bitmap of it looks as cheap as its index.
+SET enable_bitmapscan = off AS $$
     -- job_pkey, then the primary keys of job_ready, job_lease, job_wait, job_end, lane and workflow
     SELECT
         j.job_id,
@@ -62,7 +64,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             'kind', a.kind, 'run_number', a.run_number, 'attempt', a.attempt, 'epoch', a.epoch, 'worker', a.worker,
             'error', CASE WHEN a.error_code IS NOT NULL THEN
                 jsonb_build_object('code', a.error_code, 'message', a.error_message) END,
-            'started_at', a.started_at, 'retry_at', a.retry_at, 'disposition', a.disposition))
+            'started_at', a.started_at, 'retry_at', a.retry_at, 'disposition', a.disposition, 'reason', a.reason))
     FROM record j
     JOIN sayiir.job_attempt a ON a.job_id = j.job_id
     UNION ALL

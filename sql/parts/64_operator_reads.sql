@@ -103,7 +103,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             UNION ALL
             SELECT 'job_attempt', job_id FROM sayiir.job_attempt
             UNION ALL
-            SELECT 'signal', job_id FROM sayiir.signal) o
+            SELECT 'signal', job_id FROM sayiir.signal
+            UNION ALL
+            SELECT DISTINCT 'checkpoint', job_id FROM sayiir.checkpoint
+            UNION ALL
+            SELECT DISTINCT 'job_log_entry', job_id FROM sayiir.job_log_entry) o
         WHERE NOT EXISTS (SELECT FROM sayiir.job j WHERE j.job_id = o.job_id)
         UNION ALL
         SELECT 'error', 'job.workflow_differs', 'hot rows name another workflow than their job', h.job_id::text,

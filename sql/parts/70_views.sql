@@ -122,7 +122,8 @@ SELECT
     a.error_message,
     a.started_at,
     a.ended_at,
-    a.retry_at
+    a.retry_at,
+    a.reason
 FROM sayiir.job_attempt a
 JOIN sayiir.job j ON j.job_id = a.job_id
 LEFT JOIN sayiir.workflow w ON w.id = j.workflow

@@ -171,6 +171,7 @@ COMMENT ON COLUMN sayiir.job_attempt.started_at IS 'When it was claimed.';
 COMMENT ON COLUMN sayiir.job_attempt.ended_at IS 'When it failed or its lease was taken back; for kind requeued, when the run had ended.';
 COMMENT ON COLUMN sayiir.job_attempt.retry_at IS 'When the job becomes claimable again; for kind requeued, when it was requeued; NULL = it does not.';
 COMMENT ON COLUMN sayiir.job_attempt.disposition IS 'What it led to: retry, dead, held, cancelled; for kind requeued, how the run had ended.';
+COMMENT ON COLUMN sayiir.job_attempt.reason IS 'Why it was requeued, as the caller said.';
 COMMENT ON COLUMN sayiir.job_attempt.history_seq IS 'Version in workflow_history() and job_history().';
 
 COMMENT ON COLUMN sayiir.step_pending.workflow IS 'The workflow (workflow.id).';

@@ -5,6 +5,7 @@
 
 mod admin;
 mod arguments;
+mod durable;
 mod event;
 mod job;
 mod task;

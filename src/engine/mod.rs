@@ -3,6 +3,7 @@
 pub mod await_result;
 pub mod cancel;
 pub mod cancel_job;
+pub mod checkpoint;
 pub mod claim;
 pub mod complete;
 pub mod complete_step;
@@ -13,6 +14,7 @@ pub mod fail;
 pub mod graph;
 pub mod heartbeat;
 pub mod lock;
+pub mod log;
 pub mod open;
 pub mod owner;
 pub mod reap;

@@ -11,12 +11,22 @@ use crate::runtime::wake;
 use crate::scope::Scope;
 use crate::store;
 
+/// How to requeue.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Only if this is the run that has ended.
+    pub expected_run: Option<i32>,
+    /// The new run begins without checkpoints.
+    pub reset_checkpoints: bool,
+    pub reason: Option<&'a str>,
+}
+
 /// Answers (disposition: requeued, mismatch, not_quiet, not_found; run_number).
 pub fn requeue(
     session: &Session,
     scope: &Scope,
     id: Uuid,
-    expected_run: Option<i32>,
+    request: Request,
 ) -> Result<(&'static str, Option<i32>)> {
     owner::require_read_committed("job_requeue")?;
     let Some(job) =
@@ -41,7 +51,10 @@ pub fn requeue(
     let Some(run_number) = run_number else {
         return Ok(("mismatch", None));
     };
-    if expected_run.is_some_and(|expected| expected != run_number) {
+    if request
+        .expected_run
+        .is_some_and(|expected| expected != run_number)
+    {
         return Ok(("mismatch", Some(run_number)));
     }
     let requeued = match end {
@@ -52,11 +65,14 @@ pub fn requeue(
             )
             .with("job_id", id.to_string()));
         }
-        Some(_) => store::job::requeue_ended(session, id, now),
-        None => store::job::requeue_held(session, id),
+        Some(_) => store::job::requeue_ended(session, id, request.reason, now),
+        None => store::job::requeue_held(session, id, request.reason, now),
     };
     match requeued {
         Some(run_number) => {
+            if request.reset_checkpoints {
+                store::checkpoint::reset(session, id);
+            }
             if let Some(task) = store::job::task(session, id) {
                 wake::job_ready(&task);
             }

@@ -378,16 +378,21 @@ pub fn result(session: &Session, id: Uuid, scope: &Scope) -> Option<Option<Outco
 }
 
 /// Moves an ended job back to ready as a new run; its end becomes an attempt of the old run.
-pub fn requeue_ended(session: &Session, id: Uuid, now: Instant) -> Option<i32> {
+pub fn requeue_ended(
+    session: &Session,
+    id: Uuid,
+    reason: Option<&str>,
+    now: Instant,
+) -> Option<i32> {
     // job_end_pkey, job_pkey
     static REQUEUE: Statement = Statement::new(
-        &[UUID, TIME],
+        &[UUID, TIME, TEXT],
         "WITH gone AS (DELETE FROM sayiir.job_end WHERE job_id = $1 AND state IN ('failed', 'cancelled') RETURNING *),
          kept AS (
              INSERT INTO sayiir.job_attempt (job_id, run_number, attempt, epoch, worker, kind, error_code, error_message,
-                 started_at, ended_at, retry_at, disposition, history_seq)
+                 started_at, ended_at, retry_at, disposition, reason, history_seq)
              SELECT job_id, run_number, attempt, epoch, worker, 'requeued', error_code, error_message, started_at,
-                 ended_at, $2, state::text, nextval('sayiir.history_seq') FROM gone),
+                 ended_at, $2, state::text, $3, nextval('sayiir.history_seq') FROM gone),
          unsignalled AS (DELETE FROM sayiir.signal WHERE job_id = $1)
          INSERT INTO sayiir.job_ready (job_id, lane, seq, run_number, attempt, epoch)
          SELECT g.job_id, j.lane, nextval('sayiir.ready_seq'), g.run_number + 1, 0, g.epoch
@@ -395,7 +400,7 @@ pub fn requeue_ended(session: &Session, id: Uuid, now: Instant) -> Option<i32> {
          RETURNING run_number",
     );
     REQUEUE
-        .run(session, args![id, now])
+        .run(session, args![id, now, reason])
         .first()
         .map(|row| row.get(1))
 }
@@ -598,18 +603,28 @@ pub fn held_run(session: &Session, id: Uuid) -> Option<i32> {
     HELD.run(session, args![id]).first().map(|row| row.get(1))
 }
 
-/// Moves a held job back to ready as a new run.
-pub fn requeue_held(session: &Session, id: Uuid) -> Option<i32> {
+/// Moves a held job back to ready as a new run; the hold becomes an attempt of the old run.
+pub fn requeue_held(
+    session: &Session,
+    id: Uuid,
+    reason: Option<&str>,
+    now: Instant,
+) -> Option<i32> {
     // job_wait_pkey
     static REQUEUE: Statement = Statement::new(
-        &[UUID],
-        "WITH gone AS (DELETE FROM sayiir.job_wait WHERE job_id = $1 AND reason = 'held' RETURNING *)
+        &[UUID, TIME, TEXT],
+        "WITH gone AS (DELETE FROM sayiir.job_wait WHERE job_id = $1 AND reason = 'held' RETURNING *),
+         kept AS (
+             INSERT INTO sayiir.job_attempt (job_id, run_number, attempt, epoch, kind, ended_at, retry_at, disposition, reason,
+                 history_seq)
+             SELECT job_id, run_number, attempt, epoch, 'requeued', since, $2, 'held', $3, nextval('sayiir.history_seq')
+             FROM gone)
          INSERT INTO sayiir.job_ready (job_id, workflow, lane, seq, run_number, attempt, epoch)
          SELECT job_id, workflow, lane, nextval('sayiir.ready_seq'), run_number + 1, 0, epoch FROM gone
          RETURNING run_number",
     );
     REQUEUE
-        .run(session, args![id])
+        .run(session, args![id, now, reason])
         .first()
         .map(|row| row.get(1))
 }

@@ -77,7 +77,11 @@ pub fn claim(
              SELECT job_id, workflow, lane, 'owner', $6, nextval('sayiir.wait_seq'), run_number, last_attempt, last_epoch, $6
              FROM job WHERE NOT may_run)
          SELECT job_id, epoch, task, input, attempt, max_attempts, run_number, workflow_id, workflow_name, workflow_version,
-             step, item_index, idempotency_key, '{}'::jsonb,
+             step, item_index, idempotency_key,
+             -- checkpoint_pkey, leading column; what was never leased has none and is not looked up.
+             CASE WHEN last_epoch = 0 THEN '{}'::jsonb ELSE coalesce((
+                 SELECT jsonb_object_agg(c.name, c.value) FROM sayiir.checkpoint c
+                 WHERE c.job_id = job.job_id AND c.value IS NOT NULL), '{}') END,
              least($6 + lease_us * interval '1 microsecond', deadline_at), deadline_at, tags, organization_id,
              trace_parent, may_run, lane, seq,
              CASE WHEN may_run THEN least($6 + lease_us * interval '1 microsecond', deadline_at) ELSE $6 END
@@ -354,8 +358,8 @@ pub fn leased(session: &Session, id: Uuid) -> bool {
     !LEASED.run(session, args![id]).is_empty()
 }
 
-/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested) of those that are
-/// not lost.
+/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested, whether what it has
+/// reported so far is possible) of those that are not lost.
 pub fn heartbeat(
     session: &Session,
     ids: Vec<Uuid>,
@@ -363,15 +367,16 @@ pub fn heartbeat(
     lease_us: Option<i64>,
     progress: (Option<i64>, Option<i64>, Option<&str>),
     now: Instant,
-) -> Vec<(Uuid, Option<String>, bool)> {
+) -> Vec<(Uuid, Option<String>, bool, bool)> {
     // job_lease_pkey, workflow_pkey, signal_pkey. No indexed column changes, so the update stays HOT.
+    // NO KEY: a checkpoint, which holds the lease against its end, is not waited for.
     // Rows are locked in the order of `ids`. An ORDER BY here would be answered by walking all of job_lease_pkey.
     static HEARTBEAT: Statement = Statement::new(
         &[UUIDS, INT8S, INT8, INT8, INT8, TEXT, TIME],
         "WITH locked AS MATERIALIZED (
              SELECT l.job_id FROM ROWS FROM (unnest($1), unnest($2)) AS i (job_id, epoch)
              JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
-             FOR UPDATE OF l)
+             FOR NO KEY UPDATE OF l)
          UPDATE sayiir.job_lease l
          SET expires_at = least($7 + coalesce($3, l.lease_us) * interval '1 microsecond', l.deadline_at),
              progress_done = coalesce($4, l.progress_done), progress_total = coalesce($5, l.progress_total),
@@ -379,7 +384,8 @@ pub fn heartbeat(
          FROM locked k
          WHERE l.job_id = k.job_id
          RETURNING l.job_id, (SELECT w.status::text FROM sayiir.workflow w WHERE w.id = l.workflow),
-             EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel')",
+             EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel'),
+             coalesce(l.progress_done <= l.progress_total, true)",
     );
     let (done, total, stage) = progress;
     HEARTBEAT
@@ -388,7 +394,7 @@ pub fn heartbeat(
             args![ids, epochs, lease_us, done, total, stage, now],
         )
         .iter()
-        .map(|row| (row.get(1), row.opt(2), row.get(3)))
+        .map(|row| (row.get(1), row.opt(2), row.get(3), row.get(4)))
         .collect()
 }
 

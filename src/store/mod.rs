@@ -1,11 +1,13 @@
 //! Kept statements and row types, one file a table group. Nothing here decides anything.
 
 pub mod cache;
+pub mod checkpoint;
 pub mod definition;
 pub mod event;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod log;
 pub mod role_scope;
 pub mod step;
 pub mod task;
