@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from jobs import (  # noqa: F401
     a_task,
     assert_sound,
@@ -23,7 +25,6 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
-from psycopg.types.json import Jsonb
 from support import wait_for_lock
 
 pytestmark = pytest.mark.usefixtures("no_worker")

@@ -11,6 +11,7 @@
 //! | [`template`], [`jsonpath`] | how a step's input is built, and what a path may name |
 //! | [`release`] | ended step + counters → release, cancel or wait |
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
+//! | [`durable`] | what a call of durable code does: answer, go on, or park |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
 #![forbid(unsafe_code)]
 
@@ -18,6 +19,7 @@
 mod words;
 
 pub mod definition;
+pub mod durable;
 pub mod event;
 pub mod ids;
 pub mod job;

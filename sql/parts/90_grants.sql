@@ -15,15 +15,16 @@ DECLARE
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel',
+        'job_send_event'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
         'job_release', 'job_run', 'job_run_call', 'job_reap', 'tick', 'next_due',
-        'job_checkpoint', 'job_log'];
+        'job_checkpoint', 'job_log', 'job_sleep', 'job_await_event', 'job_spawn', 'job_await_job', 'job_continue'];
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
-        'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
+        'task_define', 'task_pause', 'task_resume', 'task_sync', 'job_requeue', 'dead_letters_requeue', 'job_replay', 'job_delete', 'job_amend', 'workflow_delete',
         'definition_activate', 'doctor', 'stats', 'cache_reset'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];

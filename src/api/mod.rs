@@ -8,5 +8,6 @@ mod arguments;
 mod durable;
 mod event;
 mod job;
+mod remedy;
 mod task;
 mod workflow;

@@ -137,16 +137,18 @@ pub struct Lease {
     pub n: usize,
     pub id: Uuid,
     pub workflow: Option<i64>,
+    pub parent: Option<super::job::Parent>,
 }
 
 /// The leases of (job, epoch) pairs that exist now; no lock.
 pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
-    // job_lease_pkey
+    // job_lease_pkey, job_pkey. Only stand-alone jobs have parents.
     static FIND: Statement = Statement::new(
         &[UUIDS, INT8S],
-        "SELECT i.n - 1, l.job_id, l.workflow
+        "SELECT i.n - 1, l.job_id, l.workflow, j.parent, j.parent_workflow
          FROM ROWS FROM (unnest($1), unnest($2)) WITH ORDINALITY AS i (job_id, epoch, n)
-         JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch",
+         JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
+         LEFT JOIN sayiir.job j ON j.job_id = CASE WHEN l.workflow IS NULL THEN l.job_id END",
     );
     FIND.run(session, args![ids, epochs])
         .iter()
@@ -154,6 +156,7 @@ pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
             n: row.get::<i64>(1) as usize,
             id: row.get(2),
             workflow: row.opt(3),
+            parent: super::job::Parent::read(&row, 4),
         })
         .collect()
 }
