@@ -3,6 +3,7 @@
 import threading
 import uuid
 
+import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
@@ -456,3 +457,41 @@ def test_a_person_ends_a_parked_step(conn):
     assert flow.send("go") == "buffered"
     assert flow.claim("next")["input"]["work"]["output"] == 3
     assert_sound(conn)
+
+
+# Rights
+
+RIGHTS = {
+    "sayiir_worker": [
+        "job_checkpoint",
+        "job_log",
+        "job_sleep",
+        "job_await_event",
+        "job_spawn",
+        "job_await_job",
+        "job_continue",
+    ],
+    "sayiir_client": ["job_send_event"],
+    "sayiir_admin": ["job_replay", "job_delete", "job_amend", "dead_letters_requeue", "task_sync"],
+}
+
+
+def test_who_may_call_what(conn):
+    query = (
+        "SELECT p.proname, r.rolname FROM pg_proc p, pg_roles r WHERE p.pronamespace = 'sayiir'::regnamespace"
+        " AND r.rolname = ANY (%s) AND p.proname = ANY (%s) AND has_function_privilege(r.oid, p.oid, 'EXECUTE')"
+    )
+    functions = [name for names in RIGHTS.values() for name in names]
+    allowed = set(conn.execute(query, [list(RIGHTS), functions]).fetchall())
+    expected = {(name, role) for role, names in RIGHTS.items() for name in names}
+    assert allowed == expected | {(name, "sayiir_admin") for name in functions}
+
+
+def test_a_worker_runs_durable_code_with_its_own_rights(conn, connect):
+    worker = connect()
+    worker.execute("SET ROLE sayiir_worker")
+    job = leased(conn)
+    assert await_event(worker, job, timeout="0").disposition == "timed_out"
+    assert await_job(worker, job, spawn(worker, job, a_task())).disposition == "parked"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        send(worker, job)
