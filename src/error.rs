@@ -58,6 +58,11 @@ codes! {
     JobNotEnded = "job.not_ended", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Wait until the job has ended, or pass a timeout.";
     JobUnsuccessful = "job.unsuccessful", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Only a succeeded job has a result; see job_get.";
     JobNotRequeueable = "job.not_requeueable", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "A step that has ended stays ended; start the workflow again.";
+    JobNotChild = "job.not_child", ERRCODE_INVALID_PARAMETER_VALUE, "A job awaits only jobs that it spawned with job_spawn.";
+    JobIsStep = "job.is_step", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "The job is a step: call the function of its workflow.";
+    JobCancelled = "job.cancelled", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Stop working on this job and call job_release.";
+    JobContinueNotAllowed = "job.continue_not_allowed", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Set \"allow_continue\": true on the step.";
+    JobCheckpointConflict = "job.checkpoint_conflict", ERRCODE_UNIQUE_VIOLATION, "The code of this job has used the name for another kind of call; give each call its own name.";
     /// Raised by `job_run`, which is PL/pgSQL.
     HandlerInvalid = "handler.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "Name a function that takes one jsonb and returns jsonb.";
     DefinitionInvalid = "definition.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "SELECT * FROM sayiir.workflow_validate(…) lists every problem.";

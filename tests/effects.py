@@ -2,8 +2,9 @@
 
 import uuid
 
-from jobs import SQLSTATES, call, one
 from psycopg.types.json import Jsonb
+
+from jobs import SQLSTATES, call, one
 
 WORKER = "w"
 

@@ -55,6 +55,8 @@ def fill(conn):
     one(conn, "job_fail", retried.job_id, retried.epoch, "broken", retry_at="2100-01-01")
     asked_to_stop = leased(conn, options={"lease": "1 hour"})
     call(conn, "job_cancel", asked_to_stop.job_id)
+    call(conn, "job_checkpoint", asked_to_stop.job_id, asked_to_stop.epoch, "half", Jsonb(1))
+    call(conn, "job_log", asked_to_stop.job_id, asked_to_stop.epoch, "info", "half done")
     conn.execute("INSERT INTO sayiir.role_scope VALUES ('nobody', 'acme')")
     one(conn, "schedule_define", "yearly", "0 0 1 1 *", task="kept", timezone="Europe/Berlin")
     one(conn, "schedule_run", "yearly")

@@ -2,6 +2,7 @@
 
 import psycopg
 import pytest
+
 from effects import a_key, assert_sound, begin, expire, finish, get, running
 from jobs import value
 from support import wait_until

@@ -5,6 +5,8 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
+
 from effects import (
     WORKER,
     a_key,
@@ -21,7 +23,6 @@ from effects import (
     transition,
 )
 from jobs import call, in_background, no_worker, one, refused, value  # noqa: F401
-from psycopg.types.json import Jsonb
 from support import wait_for_lock
 
 pytestmark = pytest.mark.usefixtures("no_worker")

@@ -4,6 +4,8 @@ import json
 from uuid import uuid4
 
 import pytest
+from psycopg.types.json import Jsonb
+
 from effects import (
     WORKER,
     a_key,
@@ -19,7 +21,6 @@ from effects import (
 )
 from jobs import call, no_worker, one, refused, value  # noqa: F401
 from listening import Listener
-from psycopg.types.json import Jsonb
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 

@@ -6,6 +6,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
+
 from effects import (
     WORKER,
     a_key,
@@ -22,7 +24,6 @@ from effects import (
     transition,
 )
 from jobs import call, in_background, isolate, no_worker, one, refused, value  # noqa: F401
-from psycopg.types.json import Jsonb
 from support import wait_for_lock, wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")

@@ -12,6 +12,7 @@
 //! | [`release`] | ended step + counters → release, cancel or wait |
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
 //! | [`schedule`] | cron expression, time zone, policies → when a schedule fires |
+//! | [`durable`] | what a call of durable code does: answer, go on, or park |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
 //! | [`effect`] | the ledger of outside side effects |
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@
 mod words;
 
 pub mod definition;
+pub mod durable;
 pub mod effect;
 pub mod event;
 pub mod ids;

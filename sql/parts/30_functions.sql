@@ -55,7 +55,7 @@ CREATE FUNCTION sayiir.job_heartbeat(
 ) RETURNS text
 AS 'MODULE_PATHNAME', 'job_heartbeat_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.job_heartbeat(uuid, bigint, interval, bigint, bigint, text) IS 'Extends a lease and reports progress. Answers continue, cancel, pause (stop and call job_release), or lost (stop). lease: NULL = as claimed.';
+COMMENT ON FUNCTION sayiir.job_heartbeat(uuid, bigint, interval, bigint, bigint, text) IS 'Extends a lease and reports progress: NULL keeps what was reported, and done is never more than total. Answers continue, cancel, pause (stop and call job_release), or lost (stop). lease: NULL = as claimed.';
 
 CREATE FUNCTION sayiir.job_heartbeat_many(job_ids uuid[], epochs bigint[], lease interval DEFAULT NULL) RETURNS SETOF sayiir.job_disposition
 AS 'MODULE_PATHNAME', 'job_heartbeat_many_wrapper'
@@ -121,7 +121,7 @@ CREATE FUNCTION sayiir.job_requeue(
 ) RETURNS SETOF sayiir.job_change
 AS 'MODULE_PATHNAME', 'job_requeue_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 @HOT@;
-COMMENT ON FUNCTION sayiir.job_requeue(uuid, int, boolean, text, text) IS 'Runs a failed, cancelled or held job again as a new run, attempts counted anew. Answers requeued, mismatch (not in such a state, or another run_number than expected_run), not_quiet (leased), not_found. Errors: job.not_requeueable for a step that has ended.';
+COMMENT ON FUNCTION sayiir.job_requeue(uuid, int, boolean, text, text) IS 'Runs a failed, cancelled or held job again as a new run, attempts counted anew. reset_checkpoints: it forgets its checkpoints. reason is kept in the history. Answers requeued, mismatch (not in such a state, or another run_number than expected_run), not_quiet (leased), not_found. Errors: job.not_requeueable for a step that has ended.';
 
 CREATE FUNCTION sayiir.job_result(job_id uuid, timeout interval DEFAULT '0', organization_id text DEFAULT NULL) RETURNS jsonb
 AS 'MODULE_PATHNAME', 'job_result_wrapper'

@@ -103,7 +103,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             UNION ALL
             SELECT 'job_attempt', job_id FROM sayiir.job_attempt
             UNION ALL
-            SELECT 'signal', job_id FROM sayiir.signal) o
+            SELECT 'signal', job_id FROM sayiir.signal
+            UNION ALL
+            SELECT DISTINCT 'checkpoint', job_id FROM sayiir.checkpoint
+            UNION ALL
+            SELECT DISTINCT 'job_log_entry', job_id FROM sayiir.job_log_entry) o
         WHERE NOT EXISTS (SELECT FROM sayiir.job j WHERE j.job_id = o.job_id)
         UNION ALL
         SELECT 'error', 'job.workflow_differs', 'hot rows name another workflow than their job', h.job_id::text,
@@ -195,6 +199,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         FROM sayiir.event v
         JOIN sayiir.workflow w ON w.id = v.workflow AND w.finished_at IS NULL
         WHERE EXISTS (SELECT FROM sayiir.job_wait t WHERE t.workflow = v.workflow AND t.event = v.name)
+
+        UNION ALL
+        -- A wait that ended as its cause came would have been missed: the owner's lock rules it out.
+        SELECT 'error', 'wait.missed', 'jobs wait for something that is there', concat(t.job_id, ' for ', coalesce(t.event, 'a job')),
+            'This is a bug: please report it. job_cancel and job_requeue run the job again.'
+        FROM sayiir.job_wait t
+        LEFT JOIN sayiir.checkpoint c ON c.job_id = t.job_id AND c.epoch = t.epoch AND c.value IS NULL
+        WHERE (t.reason = 'event' AND t.workflow IS NULL AND EXISTS (
+                SELECT FROM sayiir.event v WHERE v.job_id = t.job_id AND v.name = t.event AND v.disposition = 'buffered'))
+            OR (t.reason = 'child' AND EXISTS (SELECT FROM sayiir.job_end e WHERE e.job_id = c.child))
 
         -- Nobody sweeps, nobody works
         UNION ALL

@@ -6,9 +6,11 @@
 mod admin;
 mod adopt;
 mod arguments;
+mod durable;
 mod effect;
 mod event;
 mod job;
+mod remedy;
 mod schedule;
 mod task;
 mod trigger;

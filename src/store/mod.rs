@@ -2,15 +2,20 @@
 
 pub mod array;
 pub mod cache;
+pub mod checkpoint;
 pub mod claim;
 pub mod definition;
 pub mod effect;
 pub mod effect_set;
 pub mod event;
+pub mod family;
 pub mod job;
 pub mod lane;
 pub mod lease;
+pub mod log;
 pub mod meta;
+pub mod park;
+pub mod remedy;
 pub mod retention;
 pub mod role_scope;
 pub mod schedule;

@@ -47,18 +47,19 @@ pub fn promote(session: &Session, ids: Vec<Uuid>, now: Instant) -> (i64, Vec<Str
         })
 }
 
-/// Waits that are due and need their owner locked: delays, event timeouts, rows that a claim parked. Answers (job, workflow).
-pub fn due_of_owners(session: &Session, now: Instant, max_rows: i32) -> Vec<(Uuid, i64)> {
+/// Waits that are due and need their owner locked: delays, timeouts of events and children, rows that a claim parked. Answers (job,
+/// workflow); None = the job owns itself.
+pub fn due_of_owners(session: &Session, now: Instant, max_rows: i32) -> Vec<(Uuid, Option<i64>)> {
     // job_wait_due
     static DUE: Statement = Statement::new(
         &[TIME, INT4],
         "SELECT job_id, workflow FROM sayiir.job_wait
-         WHERE due <= $1 AND due IS NOT NULL AND reason IN ('delay', 'event', 'owner') AND workflow IS NOT NULL
+         WHERE due <= $1 AND due IS NOT NULL AND reason IN ('delay', 'event', 'child', 'owner')
          ORDER BY due, job_id LIMIT $2",
     );
     DUE.run(session, args![now, max_rows])
         .iter()
-        .map(|row| (row.get(1), row.get(2)))
+        .map(|row| (row.get(1), row.opt(2)))
         .collect()
 }
 
