@@ -87,7 +87,7 @@ macro_rules! advance {
 
 /// Moves every sequence that is behind its table; answers how many were. Reads the wide tables from end to end.
 pub fn advance_sequences(session: &Session) -> i64 {
-    static ADVANCE: [Statement; 10] = [
+    static ADVANCE: [Statement; 11] = [
         Statement::new(
             &[],
             advance!("ready_seq", "SELECT max(seq) FROM sayiir.job_ready"),
@@ -130,6 +130,13 @@ pub fn advance_sequences(session: &Session) -> i64 {
         Statement::new(
             &[],
             advance!("event_id_seq", "SELECT max(id) FROM sayiir.event"),
+        ),
+        Statement::new(
+            &[],
+            advance!(
+                "job_log_entry_id_seq",
+                "SELECT max(id) FROM sayiir.job_log_entry"
+            ),
         ),
         Statement::new(
             &[],

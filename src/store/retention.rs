@@ -95,12 +95,15 @@ pub fn jobs(session: &Session, after: Uuid, end: Uuid, cutoff: Instant, limit: i
 
 /// Deletes those of these locked jobs that have still ended before the cutoff, with their attempts and requests.
 pub fn delete_jobs(session: &Session, ids: Vec<Uuid>, cutoff: Instant) -> i64 {
-    // job_end_pkey; job_pkey, job_attempt_pkey and signal_pkey (leading column)
+    // job_end_pkey; job_pkey, job_attempt_pkey, signal_pkey and checkpoint_pkey (leading column); job_log_entry_job, event_job
     static DELETE: Statement = Statement::new(
         &[UUIDS, TIME],
         "WITH ended AS (DELETE FROM sayiir.job_end WHERE job_id = ANY ($1) AND ended_at < $2 RETURNING job_id),
          attempt AS (DELETE FROM sayiir.job_attempt h USING ended WHERE h.job_id = ended.job_id),
-         signal AS (DELETE FROM sayiir.signal h USING ended WHERE h.job_id = ended.job_id)
+         signal AS (DELETE FROM sayiir.signal h USING ended WHERE h.job_id = ended.job_id),
+         checkpoint AS (DELETE FROM sayiir.checkpoint h USING ended WHERE h.job_id = ended.job_id),
+         log AS (DELETE FROM sayiir.job_log_entry h USING ended WHERE h.job_id = ended.job_id),
+         event AS (DELETE FROM sayiir.event h USING ended WHERE h.job_id = ended.job_id)
          DELETE FROM sayiir.job h USING ended WHERE h.job_id = ended.job_id",
     );
     DELETE.run(session, args![ids, cutoff]).count() as i64
@@ -132,13 +135,15 @@ pub fn has_finished(session: &Session, workflow: i64, cutoff: Instant) -> bool {
 
 /// Deletes up to `limit` jobs of a locked workflow that has ended and has no hot rows; answers how many there were.
 pub fn delete_steps(session: &Session, workflow: i64, limit: i32) -> i64 {
-    // job_step; job_end_pkey, job_attempt_pkey and signal_pkey (leading column)
+    // job_step; job_end_pkey, job_attempt_pkey, signal_pkey and checkpoint_pkey (leading column); job_log_entry_job
     static DELETE: Statement = Statement::new(
         &[INT8, INT4],
         "WITH old AS MATERIALIZED (SELECT job_id FROM sayiir.job WHERE workflow = $1 LIMIT $2),
          ended AS (DELETE FROM sayiir.job_end h USING old WHERE h.job_id = old.job_id),
          attempt AS (DELETE FROM sayiir.job_attempt h USING old WHERE h.job_id = old.job_id),
-         signal AS (DELETE FROM sayiir.signal h USING old WHERE h.job_id = old.job_id)
+         signal AS (DELETE FROM sayiir.signal h USING old WHERE h.job_id = old.job_id),
+         checkpoint AS (DELETE FROM sayiir.checkpoint h USING old WHERE h.job_id = old.job_id),
+         log AS (DELETE FROM sayiir.job_log_entry h USING old WHERE h.job_id = old.job_id)
          DELETE FROM sayiir.job h USING old WHERE h.job_id = old.job_id",
     );
     DELETE.run(session, args![workflow, limit]).count() as i64
@@ -166,15 +171,16 @@ pub fn delete_events(session: &Session, ids: Vec<i64>) -> i64 {
     DELETE.run(session, args![ids]).count() as i64
 }
 
-/// Keys that were used before the cutoff for events to a workflow that there is not. Those of a workflow go with it.
+/// Keys that were used before the cutoff for events to a workflow or job that there is not. Those of a workflow go with it.
 pub fn event_keys(session: &Session, after: i64, cutoff: Instant, limit: i32) -> Page<i64> {
-    // event_key_pkey; workflow_workflow_id_organization_id_key
+    // event_key_pkey; workflow_workflow_id_organization_id_key, job_pkey
     static KEYS: Statement = Statement::new(
         &[INT8, TIME, INT4],
         "SELECT k.id, k.created_at < $2,
                 k.created_at < $2 AND NOT EXISTS (
                     SELECT FROM sayiir.workflow w
                     WHERE w.workflow_id = k.workflow_id AND w.organization_id IS NOT DISTINCT FROM k.organization_id)
+                AND NOT EXISTS (SELECT FROM sayiir.job j WHERE j.job_id = k.job_id)
          FROM sayiir.event_key k WHERE k.id > $1 ORDER BY k.id LIMIT $3",
     );
     page(&KEYS.run(session, args![after, cutoff, limit]), limit)
