@@ -51,12 +51,46 @@ class Server:
     def pgbench(self, script, clients, transactions, **variables):
         """Each client runs the script so many times, prepared, after some more for its plans and caches; answers scripts per second
         of all clients together while all of them are warm and none has finished."""
+        ends = self.moments(script, clients, ["-t", str(transactions + WARM_UP)], variables)
+        started = max(times[WARM_UP - 1] for times in ends)
+        stopped = min(times[-1] for times in ends)
+        if stopped <= started:
+            sys.exit(f"{script}: too few transactions to count while all clients run")
+        return sum(started < moment <= stopped for times in ends for moment in times) / (stopped - started)
+
+    def pgbench_for(self, script, clients, seconds, window, **variables):
+        """The same for a time; answers scripts per second in the first and in the last `window` seconds."""
+        ends = self.moments(script, clients, ["-T", str(seconds)], variables)
+        started = max(times[WARM_UP - 1] for times in ends)
+        stopped = max(times[-1] for times in ends)
+
+        def count(since, until):
+            return sum(since < moment <= until for times in ends for moment in times)
+
+        return count(started, started + window) / window, count(stopped - window, stopped) / window
+
+    def moments(self, script, clients, length, variables):
+        """When each client finished each script."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [f"{self.bin}/pgbench", "-n", "-M", "prepared", "-f", str(script), "-l", f"--log-prefix={folder}/log"]
-            command += ["-c", str(clients), "-j", str(min(clients, CORES)), "-t", str(transactions + WARM_UP)]
+            command = [
+                f"{self.bin}/pgbench",
+                "-n",
+                "-M",
+                "prepared",
+                "-f",
+                str(script),
+                "-l",
+                f"--log-prefix={folder}/log",
+            ]
+            command += ["-c", str(clients), "-j", str(min(clients, CORES)), *length]
             for name, value in variables.items():
                 command += ["-D", f"{name}={value}"]
-            env = os.environ | {"PGHOST": self.socket, "PGPORT": str(self.port), "PGUSER": "postgres", "PGDATABASE": self.dbname}
+            env = os.environ | {
+                "PGHOST": self.socket,
+                "PGPORT": str(self.port),
+                "PGUSER": "postgres",
+                "PGDATABASE": self.dbname,
+            }
             done = subprocess.run(command, text=True, capture_output=True, env=env)
             if done.returncode != 0 or "ERROR" in done.stderr:
                 sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -65,12 +99,7 @@ class Server:
                 for line in file.read_text().splitlines():
                     client, _, _, _, seconds, micros = line.split()[:6]
                     ends.setdefault(client, []).append(int(seconds) + int(micros) / 1e6)
-        started = max(times[WARM_UP - 1] for times in ends.values())
-        stopped = min(times[-1] for times in ends.values())
-        if stopped <= started:
-            sys.exit(f"{script}: too few transactions to count while all clients run")
-        counted = sum(started < moment <= stopped for times in ends.values() for moment in times)
-        return counted / (stopped - started)
+        return list(ends.values())
 
 
 @dataclass
@@ -86,7 +115,13 @@ class Figure:
         return statistics.median(self.values)
 
     def as_json(self):
-        return {"unit": self.unit, "median": self.median, "low": min(self.values), "high": max(self.values), "values": self.values}
+        return {
+            "unit": self.unit,
+            "median": self.median,
+            "low": min(self.values),
+            "high": max(self.values),
+            "values": self.values,
+        }
 
 
 @dataclass
@@ -105,8 +140,15 @@ class Result:
         """Adds `of / base` (default: this figure) to what is reported, with the least ratio that DESIGN asks for."""
         above, below = self.figures[of or name], self.figures[base]
         values = [a / b for a, b in zip(above.values, below.values, strict=True)]
-        self.ratios[name] = {"of": of or name, "base": base, "target": target, "median": statistics.median(values), "low": min(values), "high": max(values), "values": values}
-
+        self.ratios[name] = {
+            "of": of or name,
+            "base": base,
+            "target": target,
+            "median": statistics.median(values),
+            "low": min(values),
+            "high": max(values),
+            "values": values,
+        }
 
     def at_least(self, name, value):
         self.targets[name] = ("at least", value)
@@ -121,6 +163,7 @@ class Scale:
 
     full: bool
     rounds: int
+    parts: tuple = ()
 
     def pick(self, quick, full):
         return full if self.full else quick

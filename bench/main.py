@@ -50,9 +50,14 @@ def main():
     parser.add_argument("length", nargs="?", default="full", choices=["quick", "full"])
     parser.add_argument("scenario", nargs="*", help=f"{', '.join(SCENARIOS)}, layout; default: all but layout")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument(
+        "--parts", default="", help="of layout only, with commas: clean, large, foreign, lanes, snapshot"
+    )
     given = parser.parse_args()
     full = given.length == "full"
-    scale = Scale(full=full, rounds=given.rounds or (5 if full else 2))
+    scale = Scale(
+        full=full, rounds=given.rounds or (5 if full else 2), parts=tuple(filter(None, given.parts.split(",")))
+    )
     server = Server.from_environment()
     server.create_database()
     with server.connect() as conn:
@@ -75,7 +80,13 @@ def main():
             show(result)
     file = Path(BENCH.parent / "target" / "bench" / f"{given.length}-{time.strftime('%Y%m%d-%H%M%S')}.json")
     file.parent.mkdir(parents=True, exist_ok=True)
-    record = {"postgres": version, "cores": CORES, "rounds": scale.rounds, "settings": settings, "results": [as_json(r) for r in results]}
+    record = {
+        "postgres": version,
+        "cores": CORES,
+        "rounds": scale.rounds,
+        "settings": settings,
+        "results": [as_json(r) for r in results],
+    }
     file.write_text(json.dumps(record, indent=1, default=list) + "\n")
     print(f"\n{time.time() - started:.0f} s; {file.relative_to(BENCH.parent)}")
 

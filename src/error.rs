@@ -58,6 +58,11 @@ codes! {
     JobNotEnded = "job.not_ended", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Wait until the job has ended, or pass a timeout.";
     JobUnsuccessful = "job.unsuccessful", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Only a succeeded job has a result; see job_get.";
     JobNotRequeueable = "job.not_requeueable", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "A step that has ended stays ended; start the workflow again.";
+    JobNotChild = "job.not_child", ERRCODE_INVALID_PARAMETER_VALUE, "A job awaits only jobs that it spawned with job_spawn.";
+    JobIsStep = "job.is_step", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "The job is a step: call the function of its workflow.";
+    JobCancelled = "job.cancelled", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Stop working on this job and call job_release.";
+    JobContinueNotAllowed = "job.continue_not_allowed", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Set \"allow_continue\": true on the step.";
+    JobCheckpointConflict = "job.checkpoint_conflict", ERRCODE_UNIQUE_VIOLATION, "The code of this job has used the name for another kind of call; give each call its own name.";
     /// Raised by `job_run`, which is PL/pgSQL.
     HandlerInvalid = "handler.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "Name a function that takes one jsonb and returns jsonb.";
     DefinitionInvalid = "definition.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "SELECT * FROM sayiir.workflow_validate(…) lists every problem.";
@@ -76,6 +81,11 @@ codes! {
     WorkflowCompletionConflict = "workflow.completion_conflict", ERRCODE_UNIQUE_VIOLATION, "The step has already ended differently; that end stands.";
     WorkflowOutputConflict = "workflow.output_conflict", ERRCODE_UNIQUE_VIOLATION, "The step has already ended with another output; the first one stands.";
     WorkflowEnded = "workflow.ended", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "The workflow has ended; its steps are final.";
+    ScheduleNotFound = "schedule.not_found", ERRCODE_NO_DATA_FOUND, "See the view schedules, and check the scope of the call.";
+    ScheduleCronInvalid = "schedule.invalid_cron", ERRCODE_INVALID_PARAMETER_VALUE, "Write minute hour day month weekday, or six fields with seconds in front; schedule_next shows when it fires.";
+    ScheduleTimezoneUnknown = "schedule.unknown_timezone", ERRCODE_INVALID_PARAMETER_VALUE, "Name an IANA time zone such as Europe/Berlin.";
+    EngineNotAdopted = "engine.not_adopted", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.";
+    TriggerInvalid = "trigger.invalid", ERRCODE_INVALID_PARAMETER_VALUE, "CREATE TRIGGER … AFTER INSERT ON … FOR EACH ROW EXECUTE FUNCTION sayiir.trigger_start('workflow', 'id_column').";
     EffectNotFound = "effect.not_found", ERRCODE_NO_DATA_FOUND, "Check the id and the scope of the call.";
     EffectLeaseHeld = "effect.lease_held", ERRCODE_LOCK_NOT_AVAILABLE, "Wait until the lease ends; not even its owner can take it twice.";
     EffectLeaseLost = "effect.lease_lost", ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE, "Stop acting on this effect; tell what you saw with effect_append_observation.";
@@ -115,6 +125,10 @@ impl Error {
             message: message.into(),
             detail: Map::new(),
         }
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// Adds a field to DETAIL.

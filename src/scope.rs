@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use pgrx::{IntoDatum, pg_sys};
 
+use crate::engine::adopt;
 use crate::error::{Code, Error, Result};
 use crate::pg::spi::Session;
 use crate::pg::xact;
@@ -87,8 +88,9 @@ pub fn resolve(session: &Session, argument: Option<&str>, purpose: Use) -> Resul
     }
 }
 
-/// The organization that a new row belongs to.
+/// The organization that a new row belongs to. Who asks is about to write.
 pub fn owner(session: &Session, argument: Option<&str>) -> Result<Option<String>> {
+    adopt::note_use(session);
     match resolve(session, argument, Use::Other)? {
         Scope::One(organization) => Ok(organization),
         Scope::All => Ok(None),

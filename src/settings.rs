@@ -11,6 +11,16 @@ pub static STRICT_TASKS: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static ALLOW_CALLER_CLOCK: GucSetting<bool> = GucSetting::<bool>::new(false);
 pub static WORKER: GucSetting<bool> = GucSetting::<bool>::new(true);
 pub static DATABASES: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c"*"));
+pub static RETENTION_WORKFLOWS: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"30 days"));
+pub static RETENTION_JOBS: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"30 days"));
+pub static RETENTION_EVENTS: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"7 days"));
+pub static RETENTION_LOGS: GucSetting<Option<CString>> =
+    GucSetting::<Option<CString>>::new(Some(c"7 days"));
+
+const RETENTION_HINT: &std::ffi::CStr = c"An interval; 0 = for ever.";
 
 /// Registers them; called once when the library is loaded.
 pub fn init() {
@@ -69,6 +79,39 @@ pub fn init() {
         c"A database without the extension is left at once.",
         &DATABASES,
         GucContext::Sighup,
+        flags,
+    );
+    // Not for everybody to set: prune() deletes every organization's rows.
+    GucRegistry::define_string_guc(
+        c"sayiir.retention_workflows",
+        c"How long finished workflows are kept.",
+        RETENTION_HINT,
+        &RETENTION_WORKFLOWS,
+        GucContext::Suset,
+        flags,
+    );
+    GucRegistry::define_string_guc(
+        c"sayiir.retention_jobs",
+        c"How long stand-alone jobs that have ended are kept, with their keys.",
+        RETENTION_HINT,
+        &RETENTION_JOBS,
+        GucContext::Suset,
+        flags,
+    );
+    GucRegistry::define_string_guc(
+        c"sayiir.retention_events",
+        c"How long events are kept that no workflow took.",
+        RETENTION_HINT,
+        &RETENTION_EVENTS,
+        GucContext::Suset,
+        flags,
+    );
+    GucRegistry::define_string_guc(
+        c"sayiir.retention_logs",
+        c"How long the ticks of schedules are kept.",
+        RETENTION_HINT,
+        &RETENTION_LOGS,
+        GucContext::Suset,
         flags,
     );
 }

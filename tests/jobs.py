@@ -157,7 +157,13 @@ SQLSTATES = {
     "job.not_ended": "55000",
     "job.unsuccessful": "55000",
     "job.not_requeueable": "55000",
+    "job.checkpoint_conflict": "23505",
+    "job.not_child": "22023",
+    "job.is_step": "55000",
+    "job.cancelled": "55000",
+    "job.continue_not_allowed": "55000",
     "handler.invalid": "22023",
+    "engine.not_adopted": "55000",
 }
 
 

@@ -228,6 +228,8 @@ def test_a_worker_killed_before_it_commits_its_claim(cluster, connect, db):
 
 # Killed backends
 
+
+
 BLOCKERS = {
     "before anything is written": "SELECT 1 FROM sayiir.workflow FOR UPDATE",
     "when the end is written": "LOCK TABLE sayiir.job_end IN EXCLUSIVE MODE",

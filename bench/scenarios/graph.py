@@ -37,7 +37,8 @@ def steps(server, scale, clients):
             empty_all(conn)
             # The argument depends on n: else the function would run once.
             conn.execute(
-                "SELECT count(*) FROM generate_series(1, %s) n, sayiir.workflow_start('chain', jsonb_build_object('n', n)) s", [chains]
+                "SELECT count(*) FROM generate_series(1, %s) n, sayiir.workflow_start('chain', jsonb_build_object('n', n)) s",
+                [chains],
             )
             conn.execute("INSERT INTO minimum.job SELECT * FROM sayiir.job")
             conn.execute("INSERT INTO minimum.job_ready SELECT * FROM sayiir.job_ready")
@@ -49,11 +50,17 @@ def steps(server, scale, clients):
                 def once():
                     before = wal_position(conn)
                     result.add(name, "steps/s", server.pgbench(SCRIPTS / script, clients, transactions, lane=lane))
-                    result.add(f"{name}: WAL", "B/step", float(wal_position(conn) - before) / ((transactions + WARM_UP) * clients))
+                    result.add(
+                        f"{name}: WAL",
+                        "B/step",
+                        float(wal_position(conn) - before) / ((transactions + WARM_UP) * clients),
+                    )
 
                 return once
 
-            alternate(SLICES, {"ours": measure("sayiir", "claim1.sql"), "minimum": measure("minimum", "step_minimum.sql")})
+            alternate(
+                SLICES, {"ours": measure("sayiir", "claim1.sql"), "minimum": measure("minimum", "step_minimum.sql")}
+            )
     result.ratio("sayiir / minimum", "minimum", 0.8, of="sayiir")
     return result
 
@@ -70,7 +77,10 @@ def large(salt):
         for place in range(10):
             after[f"step_{layer}_{place}"].append(f"step_{layer - 2}_{place}")
     assert len(after) == STEPS and sum(map(len, after.values())) == EDGES
-    return {"name": f"large-{salt}", "steps": [{"key": key, "task": "bench", "after": list(edges)} for key, edges in after.items()]}
+    return {
+        "name": f"large-{salt}",
+        "steps": [{"key": key, "task": "bench", "after": list(edges)} for key, edges in after.items()],
+    }
 
 
 def start(server, scale):
@@ -94,7 +104,11 @@ def start(server, scale):
 
         def by_name():
             for _ in range(repeats):
-                result.add("by name", "ms", 1000 * timed(lambda: conn.execute("SELECT * FROM sayiir.workflow_start('large-known')")))
+                result.add(
+                    "by name",
+                    "ms",
+                    1000 * timed(lambda: conn.execute("SELECT * FROM sayiir.workflow_start('large-known')")),
+                )
 
         alternate(scale.rounds, {"new": new, "again": again, "by name": by_name})
     result.at_most("new", 25)
@@ -118,9 +132,14 @@ def fan_out(server, scale):
     def work(size):
         with server.connect() as conn:
             while not stop.is_set():
-                jobs = conn.execute("SELECT job_id, epoch FROM sayiir.job_claim('worker', '{fan}', %s, wait => '100 ms')", [size]).fetchall()
+                jobs = conn.execute(
+                    "SELECT job_id, epoch FROM sayiir.job_claim('worker', '{fan}', %s, wait => '100 ms')", [size]
+                ).fetchall()
                 if jobs:
-                    conn.execute("SELECT * FROM sayiir.job_complete_many(%s, %s)", [[job[0] for job in jobs], [job[1] for job in jobs]])
+                    conn.execute(
+                        "SELECT * FROM sayiir.job_complete_many(%s, %s)",
+                        [[job[0] for job in jobs], [job[1] for job in jobs]],
+                    )
 
     def measure(name, size):
         def once():

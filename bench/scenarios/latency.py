@@ -24,7 +24,9 @@ def run(server, scale):
     def work():
         with server.connect() as conn:
             while not stop.is_set():
-                jobs = conn.execute("SELECT job_id, epoch FROM sayiir.job_claim('worker', '{ship}', wait => '1 s')").fetchall()
+                jobs = conn.execute(
+                    "SELECT job_id, epoch FROM sayiir.job_claim('worker', '{ship}', wait => '1 s')"
+                ).fetchall()
                 if jobs:
                     arrived.put(time.perf_counter())
                 for job in jobs:
@@ -45,9 +47,15 @@ def run(server, scale):
         worker = threading.Thread(target=work)
         worker.start()
         for round in range(scale.rounds):
-            conn.execute("SELECT count(*) FROM generate_series(1, %s) n, sayiir.workflow_start('event', workflow_id => %s || n) s", [count, f"e{round}-"])
+            conn.execute(
+                "SELECT count(*) FROM generate_series(1, %s) n, sayiir.workflow_start('event', workflow_id => %s || n) s",
+                [count, f"e{round}-"],
+            )
             for name, send in (
-                ("event", lambda n: conn.execute("SELECT sayiir.workflow_send_event(%s, 'paid')", [f"e{round}-{n + 1}"])),
+                (
+                    "event",
+                    lambda n: conn.execute("SELECT sayiir.workflow_send_event(%s, 'paid')", [f"e{round}-{n + 1}"]),
+                ),
                 ("job", lambda n: conn.execute("SELECT * FROM sayiir.job_enqueue('ship')")),
             ):
                 times = measure(send)

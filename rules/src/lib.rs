@@ -11,6 +11,8 @@
 //! | [`template`], [`jsonpath`] | how a step's input is built, and what a path may name |
 //! | [`release`] | ended step + counters → release, cancel or wait |
 //! | [`job`], [`retry`], [`lane`] | states, epochs, leases, retries and queues of a job |
+//! | [`schedule`] | cron expression, time zone, policies → when a schedule fires |
+//! | [`durable`] | what a call of durable code does: answer, go on, or park |
 //! | [`workflow`], [`event`] | states of a workflow; what becomes of a sent event |
 //! | [`effect`] | the ledger of outside side effects |
 #![forbid(unsafe_code)]
@@ -19,6 +21,7 @@
 mod words;
 
 pub mod definition;
+pub mod durable;
 pub mod effect;
 pub mod event;
 pub mod ids;
@@ -27,5 +30,6 @@ pub mod jsonpath;
 pub mod lane;
 pub mod release;
 pub mod retry;
+pub mod schedule;
 pub mod template;
 pub mod workflow;

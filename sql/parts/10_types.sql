@@ -30,7 +30,7 @@ CREATE TYPE sayiir.job_failure_line AS (job_id uuid, disposition text, run_at ti
 COMMENT ON TYPE sayiir.job_failure_line IS 'One line of job_fail_many: retry, dead, held, cancelled, lost, busy.';
 
 CREATE TYPE sayiir.job_change AS (job_id uuid, disposition text, run_number int, run_at timestamptz);
-COMMENT ON TYPE sayiir.job_change IS 'Answer of job_cancel (cancelled, requested, already_ended) and job_requeue (requeued, mismatch, not_quiet, not_found).';
+COMMENT ON TYPE sayiir.job_change IS 'Answer of job_cancel (cancelled, requested, already_ended), job_requeue (requeued, mismatch, not_quiet, not_found), job_replay (replayed, existing) and job_continue (continued, cancelled).';
 
 CREATE TYPE sayiir.job_info AS (
     job_id uuid, task text, status text, priority int, attempt int, max_attempts int, run_number int,

@@ -55,7 +55,7 @@ CREATE FUNCTION sayiir.job_heartbeat(
 ) RETURNS text
 AS 'MODULE_PATHNAME', 'job_heartbeat_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.job_heartbeat(uuid, bigint, interval, bigint, bigint, text) IS 'Extends a lease and reports progress. Answers continue, cancel, pause (stop and call job_release), or lost (stop). lease: NULL = as claimed.';
+COMMENT ON FUNCTION sayiir.job_heartbeat(uuid, bigint, interval, bigint, bigint, text) IS 'Extends a lease and reports progress: NULL keeps what was reported, and done is never more than total. Answers continue, cancel, pause (stop and call job_release), or lost (stop). lease: NULL = as claimed.';
 
 CREATE FUNCTION sayiir.job_heartbeat_many(job_ids uuid[], epochs bigint[], lease interval DEFAULT NULL) RETURNS SETOF sayiir.job_disposition
 AS 'MODULE_PATHNAME', 'job_heartbeat_many_wrapper'
@@ -121,7 +121,7 @@ CREATE FUNCTION sayiir.job_requeue(
 ) RETURNS SETOF sayiir.job_change
 AS 'MODULE_PATHNAME', 'job_requeue_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1 @HOT@;
-COMMENT ON FUNCTION sayiir.job_requeue(uuid, int, boolean, text, text) IS 'Runs a failed, cancelled or held job again as a new run, attempts counted anew. Answers requeued, mismatch (not in such a state, or another run_number than expected_run), not_quiet (leased), not_found. Errors: job.not_requeueable for a step that has ended.';
+COMMENT ON FUNCTION sayiir.job_requeue(uuid, int, boolean, text, text) IS 'Runs a failed, cancelled or held job again as a new run, attempts counted anew. reset_checkpoints: it forgets its checkpoints. reason is kept in the history. Answers requeued, mismatch (not in such a state, or another run_number than expected_run), not_quiet (leased), not_found. Errors: job.not_requeueable for a step that has ended.';
 
 CREATE FUNCTION sayiir.job_result(job_id uuid, timeout interval DEFAULT '0', organization_id text DEFAULT NULL) RETURNS jsonb
 AS 'MODULE_PATHNAME', 'job_result_wrapper'
@@ -295,12 +295,12 @@ COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflo
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
 AS 'MODULE_PATHNAME', 'tick_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases of jobs and effects, cancels that met a busy job, workflow deadlines; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
+COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases of jobs and effects, cancels that met a busy job, workflow deadlines, schedules, now and then retention; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
 
 CREATE FUNCTION sayiir.next_due() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'next_due_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.next_due() IS 'When the next timer, lease check (of a job or an effect) or workflow deadline is due; NULL = nothing waits for a time.';
+COMMENT ON FUNCTION sayiir.next_due() IS 'When the next timer, lease check (of a job or an effect), workflow deadline or schedule is due; NULL = nothing waits for a time.';
 
 CREATE FUNCTION sayiir.scope_sees(organization_id text, asked text DEFAULT NULL) RETURNS boolean
 AS 'MODULE_PATHNAME', 'scope_sees_wrapper'

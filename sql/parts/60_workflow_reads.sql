@@ -183,14 +183,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         a.history_seq,
         -- A requeue is recorded with the end of the run that it follows; retry_at is when it was requeued.
         CASE WHEN a.kind = 'requeued' THEN coalesce(a.retry_at, a.ended_at) ELSE a.ended_at END,
-        CASE WHEN a.kind = 'requeued' THEN 'step_requeued' ELSE 'attempt_failed' END,
+        CASE WHEN a.kind IN ('requeued', 'continued') THEN 'step_' || a.kind ELSE 'attempt_failed' END,
         a.step,
         jsonb_strip_nulls(jsonb_build_object(
             'job_id', a.job_id, 'item_index', a.item_index, 'kind', a.kind, 'run_number', a.run_number,
             'attempt', a.attempt, 'epoch', a.epoch, 'worker', a.worker,
             'error', CASE WHEN a.error_code IS NOT NULL THEN
                 jsonb_build_object('code', a.error_code, 'message', a.error_message) END,
-            'retry_at', a.retry_at, 'disposition', a.disposition))
+            'retry_at', a.retry_at, 'disposition', a.disposition, 'reason', a.reason))
     FROM failed a
     UNION ALL
     SELECT
@@ -208,7 +208,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
     ORDER BY version
     LIMIT max_rows
 $$;
-COMMENT ON FUNCTION sayiir.workflow_history IS 'Every transition of a workflow in order of version; pass the last version on as after_version for the next page. kind: started, step_released, attempt_failed, step_requeued, step_succeeded, step_failed, step_cancelled, step_skipped, and what workflow_log holds. Claims and heartbeats leave no version.';
+COMMENT ON FUNCTION sayiir.workflow_history IS 'Every transition of a workflow in order of version; pass the last version on as after_version for the next page. kind: started, step_released, attempt_failed, step_requeued, step_continued, step_succeeded, step_failed, step_cancelled, step_skipped, and what workflow_log holds. Claims and heartbeats leave no version.';
 
 CREATE FUNCTION sayiir.workflow_explain(workflow_id text, organization_id text = NULL) RETURNS SETOF sayiir.explanation
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_temp AS $$

@@ -103,7 +103,11 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             UNION ALL
             SELECT 'job_attempt', job_id FROM sayiir.job_attempt
             UNION ALL
-            SELECT 'signal', job_id FROM sayiir.signal) o
+            SELECT 'signal', job_id FROM sayiir.signal
+            UNION ALL
+            SELECT DISTINCT 'checkpoint', job_id FROM sayiir.checkpoint
+            UNION ALL
+            SELECT DISTINCT 'job_log_entry', job_id FROM sayiir.job_log_entry) o
         WHERE NOT EXISTS (SELECT FROM sayiir.job j WHERE j.job_id = o.job_id)
         UNION ALL
         SELECT 'error', 'job.workflow_differs', 'hot rows name another workflow than their job', h.job_id::text,
@@ -196,6 +200,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
         JOIN sayiir.workflow w ON w.id = v.workflow AND w.finished_at IS NULL
         WHERE EXISTS (SELECT FROM sayiir.job_wait t WHERE t.workflow = v.workflow AND t.event = v.name)
 
+        UNION ALL
+        -- A wait that ended as its cause came would have been missed: the owner's lock rules it out.
+        SELECT 'error', 'wait.missed', 'jobs wait for something that is there', concat(t.job_id, ' for ', coalesce(t.event, 'a job')),
+            'This is a bug: please report it. job_cancel and job_requeue run the job again.'
+        FROM sayiir.job_wait t
+        LEFT JOIN sayiir.checkpoint c ON c.job_id = t.job_id AND c.epoch = t.epoch AND c.value IS NULL
+        WHERE (t.reason = 'event' AND t.workflow IS NULL AND EXISTS (
+                SELECT FROM sayiir.event v WHERE v.job_id = t.job_id AND v.name = t.event AND v.disposition = 'buffered'))
+            OR (t.reason = 'child' AND EXISTS (SELECT FROM sayiir.job_end e WHERE e.job_id = c.child))
+
         -- Nobody sweeps, nobody works
         UNION ALL
         SELECT 'warning', 'lease.expired', 'leases ran out more than a minute ago, and nothing has swept',
@@ -246,6 +260,12 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, sayiir, pg_te
             SELECT 'lane_seq', (SELECT last_value FROM sayiir.lane_seq), (SELECT max(lane & 1099511627775) FROM sayiir.lane)
         ) s (name, last, highest)
         WHERE s.last < s.highest
+
+        UNION ALL
+        SELECT 'warning', 'engine.not_adopted', NULL, 'this database is a restore or a copy: nothing is swept or claimed',
+            'SELECT * FROM sayiir.adopt() takes it over; leave a copy for tests as it is.'
+        FROM sayiir.engine_state s
+        WHERE NOT s.adopted AND NOT s.empty
 
         -- What the server around it does to the hot tables. Without pg_read_all_stats the owner of the extension sees only
         -- its own sessions here.

@@ -122,13 +122,14 @@ SELECT
     a.error_message,
     a.started_at,
     a.ended_at,
-    a.retry_at
+    a.retry_at,
+    a.reason
 FROM sayiir.job_attempt a
 JOIN sayiir.job j ON j.job_id = a.job_id
 LEFT JOIN sayiir.workflow w ON w.id = j.workflow
 WHERE sayiir.scope_sees(j.organization_id);
-COMMENT ON VIEW sayiir.job_attempts IS 'Attempts that failed, timed out or whose lease expired, and ends that a requeue undid. kind: retryable, terminal, timeout, panicked, expired, requeued.';
-COMMENT ON COLUMN sayiir.job_attempts.disposition IS 'What it led to: retry, dead, held, cancelled; for kind requeued, how the run had ended.';
+COMMENT ON VIEW sayiir.job_attempts IS 'Attempts that failed, timed out or whose lease expired, ends that a requeue undid, and runs that job_continue ended. kind: retryable, terminal, timeout, panicked, expired, requeued, continued.';
+COMMENT ON COLUMN sayiir.job_attempts.disposition IS 'What it led to: retry, dead, held, cancelled, continued; for kind requeued, how the run had ended.';
 
 CREATE VIEW sayiir.dead_letters WITH (security_barrier) AS
 -- Not a UNION ALL by itself: the planner pulls one up, and the barrier with it, so that a caller's function sees every row.
@@ -219,7 +220,7 @@ FROM sayiir.job_wait t
 JOIN sayiir.job j ON j.job_id = t.job_id
 LEFT JOIN sayiir.workflow w ON w.id = j.workflow
 WHERE t.reason IN ('event', 'delay', 'child', 'permit') AND sayiir.scope_sees(j.organization_id);
-COMMENT ON VIEW sayiir.waits IS 'Every open wait; WHERE event = … is the inbox of what waits for that event, for instance an approval. workflow_send_event answers it.';
+COMMENT ON VIEW sayiir.waits IS 'Every open wait; WHERE event = … is the inbox of what waits for that event, for instance an approval. workflow_send_event answers it, for a stand-alone job job_send_event.';
 COMMENT ON COLUMN sayiir.waits.until IS 'For an event its timeout, for a delay its end; NULL = it waits for ever.';
 
 CREATE VIEW sayiir.events WITH (security_barrier) AS
@@ -231,10 +232,11 @@ SELECT
     v.payload,
     v.event_key,
     v.disposition,
-    v.created_at
+    v.created_at,
+    v.job_id
 FROM sayiir.event v
 WHERE sayiir.scope_sees(v.organization_id);
-COMMENT ON VIEW sayiir.events IS 'Events that nothing has consumed: buffered (the workflow does not wait for it yet), early (no such workflow yet), late (it had ended).';
+COMMENT ON VIEW sayiir.events IS 'Events that nothing has consumed, of workflows and of jobs: buffered (nothing waits for it yet), early (no such workflow yet), late (it had ended).';
 COMMENT ON COLUMN sayiir.events.event_id IS 'Order of arrival; of one name, the first is consumed first.';
 
 CREATE VIEW sayiir.definitions WITH (security_barrier) AS

@@ -91,6 +91,8 @@ COMMENT ON COLUMN sayiir.job.workflow IS 'Its workflow (workflow.id); NULL = a s
 COMMENT ON COLUMN sayiir.job.step IS 'The step''s key; NULL = a stand-alone job.';
 COMMENT ON COLUMN sayiir.job.item_index IS 'Which element of a map, from 0; NULL = not an element.';
 COMMENT ON COLUMN sayiir.job.depth IS 'The parent owner''s + 1; deeper owners are locked first.';
+COMMENT ON COLUMN sayiir.job.parent IS 'The job that spawned it; NULL = none did.';
+COMMENT ON COLUMN sayiir.job.parent_workflow IS 'The workflow (workflow.id) that owns the parent; NULL = the parent owns itself.';
 COMMENT ON COLUMN sayiir.job.task IS 'What a worker claims; NULL = an event or delay step, which the engine does.';
 COMMENT ON COLUMN sayiir.job.lane IS 'Where it stands when ready (lane.lane); NULL = no worker runs it.';
 COMMENT ON COLUMN sayiir.job.payload IS 'The input, computed at release so that a retry sees the same; NULL = the workflow''s input.';
@@ -164,13 +166,14 @@ COMMENT ON COLUMN sayiir.job_attempt.run_number IS 'The run, from 1.';
 COMMENT ON COLUMN sayiir.job_attempt.attempt IS 'Which claim of the run, from 1.';
 COMMENT ON COLUMN sayiir.job_attempt.epoch IS 'Of its lease.';
 COMMENT ON COLUMN sayiir.job_attempt.worker IS 'Who had it.';
-COMMENT ON COLUMN sayiir.job_attempt.kind IS 'retryable, terminal, timeout, panicked (as the worker said), expired (the lease ran out), requeued (an end that a requeue undid).';
+COMMENT ON COLUMN sayiir.job_attempt.kind IS 'retryable, terminal, timeout, panicked (as the worker said), expired (the lease ran out), requeued (an end that a requeue undid), continued (a run that job_continue ended).';
 COMMENT ON COLUMN sayiir.job_attempt.error_code IS 'A code for programs.';
 COMMENT ON COLUMN sayiir.job_attempt.error_message IS 'For people.';
 COMMENT ON COLUMN sayiir.job_attempt.started_at IS 'When it was claimed.';
-COMMENT ON COLUMN sayiir.job_attempt.ended_at IS 'When it failed or its lease was taken back; for kind requeued, when the run had ended.';
-COMMENT ON COLUMN sayiir.job_attempt.retry_at IS 'When the job becomes claimable again; for kind requeued, when it was requeued; NULL = it does not.';
-COMMENT ON COLUMN sayiir.job_attempt.disposition IS 'What it led to: retry, dead, held, cancelled; for kind requeued, how the run had ended.';
+COMMENT ON COLUMN sayiir.job_attempt.ended_at IS 'When it failed or its lease was taken back; for kinds requeued and continued, when the run had ended.';
+COMMENT ON COLUMN sayiir.job_attempt.retry_at IS 'When the job becomes claimable again; for kind requeued, when it was requeued; for kind continued, when the next run begins; NULL = it does not.';
+COMMENT ON COLUMN sayiir.job_attempt.disposition IS 'What it led to: retry, dead, held, cancelled, continued; for kind requeued, how the run had ended.';
+COMMENT ON COLUMN sayiir.job_attempt.reason IS 'Why it was requeued, as the caller said.';
 COMMENT ON COLUMN sayiir.job_attempt.history_seq IS 'Version in workflow_history() and job_history().';
 
 COMMENT ON COLUMN sayiir.step_pending.workflow IS 'The workflow (workflow.id).';
@@ -180,18 +183,20 @@ COMMENT ON COLUMN sayiir.step_pending.ended IS 'Prerequisites that have ended.';
 COMMENT ON COLUMN sayiir.step_pending.unsatisfied IS 'Those of them that ended otherwise than the step needs.';
 
 COMMENT ON COLUMN sayiir.event.id IS 'Order of arrival.';
-COMMENT ON COLUMN sayiir.event.workflow IS 'The workflow (workflow.id); NULL = none has this workflow_id yet.';
+COMMENT ON COLUMN sayiir.event.workflow IS 'The workflow (workflow.id); NULL = none has this workflow_id yet, or it was sent to a job.';
+COMMENT ON COLUMN sayiir.event.job_id IS 'The stand-alone job; NULL = it was sent to a workflow.';
 COMMENT ON COLUMN sayiir.event.organization_id IS 'The tenant; NULL = global.';
-COMMENT ON COLUMN sayiir.event.workflow_id IS 'To whom it was sent.';
+COMMENT ON COLUMN sayiir.event.workflow_id IS 'To which workflow it was sent; NULL = to a job.';
 COMMENT ON COLUMN sayiir.event.name IS 'What waits name it by.';
-COMMENT ON COLUMN sayiir.event.payload IS 'The output of the step that consumes it.';
+COMMENT ON COLUMN sayiir.event.payload IS 'The output of the event step, or the answer of the job_await_event, that consumes it.';
 COMMENT ON COLUMN sayiir.event.event_key IS 'See event_key; NULL = none was given.';
 COMMENT ON COLUMN sayiir.event.disposition IS 'buffered (nothing waits for it yet), early (no such workflow yet), late (it had ended).';
 COMMENT ON COLUMN sayiir.event.created_at IS 'When it was sent.';
 
 COMMENT ON COLUMN sayiir.event_key.id IS 'Key inside.';
 COMMENT ON COLUMN sayiir.event_key.organization_id IS 'The tenant; NULL = global.';
-COMMENT ON COLUMN sayiir.event_key.workflow_id IS 'To whom the event was sent.';
+COMMENT ON COLUMN sayiir.event_key.workflow_id IS 'To which workflow the event was sent; NULL = to a job.';
+COMMENT ON COLUMN sayiir.event_key.job_id IS 'To which job; NULL = to a workflow.';
 COMMENT ON COLUMN sayiir.event_key.event_key IS 'As the sender gave it.';
 COMMENT ON COLUMN sayiir.event_key.created_at IS 'When it was first sent.';
 

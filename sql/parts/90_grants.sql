@@ -11,30 +11,33 @@ DECLARE
     reads CONSTANT text[] := ARRAY[
         'version', 'error_codes', 'scope_sees', 'interval_us', 'definition_schema', 'workflow_validate',
         'workflow_get', 'workflow_status', 'workflow_steps', 'workflow_explain', 'workflow_history', 'workflow_result',
-        'workflow_wait', 'job_get', 'job_history', 'job_result',
+        'workflow_wait', 'job_get', 'job_history', 'job_result', 'schedule_next',
         'effect_get', 'effect_get_by_key', 'effect_list', 'effect_events', 'effect_observations', 'effect_idempotency_key',
         'effect_fingerprint', 'effect_transitions'];
     -- Those who start work and steer it
     clients CONSTANT text[] := ARRAY[
         'workflow_define', 'workflow_start', 'workflow_start_graph', 'workflow_send_event', 'workflow_cancel',
-        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel'];
+        'workflow_pause', 'workflow_resume', 'workflow_complete_step', 'workflow_lock', 'job_enqueue', 'job_enqueue_many', 'job_cancel',
+        'trigger_start', 'trigger_send_event', 'job_send_event'];
     -- Those who do it
     workers CONSTANT text[] := ARRAY[
         'job_claim', 'job_heartbeat', 'job_heartbeat_many', 'job_complete', 'job_complete_many', 'job_fail', 'job_fail_many',
         'job_release', 'job_run', 'job_run_call', 'job_reap', 'tick', 'next_due',
+        'job_checkpoint', 'job_log', 'job_sleep', 'job_await_event', 'job_spawn', 'job_await_job', 'job_continue',
         'effect_begin', 'effect_finish', 'effect_fail', 'effect_assert_lease', 'effect_claim_due', 'effect_insert_or_get',
         'effect_acquire_lease', 'effect_renew_lease', 'effect_release_lease', 'effect_transition', 'effect_append_observation'];
     -- Those who operate it; sayiir_admin may do all of the above as well
     admins CONSTANT text[] := ARRAY[
         'task_define', 'task_pause', 'task_resume', 'job_requeue', 'dead_letters_requeue', 'workflow_delete',
-        'definition_activate', 'doctor', 'stats', 'cache_reset',
+        'task_sync', 'job_replay', 'job_delete', 'job_amend', 'definition_activate', 'doctor', 'stats', 'cache_reset',
+        'schedule_define', 'schedule_delete', 'schedule_pause', 'schedule_resume', 'schedule_run', 'prune', 'adopt',
         'effect_resolve', 'effect_approve', 'effect_deny', 'effect_supersede', 'effect_prune', 'effect_check'];
     -- Called by the extension only
     internals CONSTANT text[] := ARRAY['role_scope_changed'];
     views CONSTANT text[] := ARRAY[
         'workflows', 'steps', 'jobs', 'job_attempts', 'dead_letters', 'waits', 'events', 'definitions', 'tasks', 'queue_stats',
-        'effects_pending'];
-    internal_views CONSTANT text[] := ARRAY['lane_now', 'workflow_now', 'job_now', 'step_now'];
+        'schedules', 'effects_pending', 'job_logs'];
+    internal_views CONSTANT text[] := ARRAY['engine_state', 'lane_now', 'workflow_now', 'job_now', 'step_now'];
     one record;
     wrong text;
 BEGIN

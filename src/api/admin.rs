@@ -14,23 +14,35 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
+pub fn sweeps(done: Vec<(&'static str, i64)>) -> Table {
+    Table(
+        done.into_iter()
+            .map(|(kind, done)| Line::Values(columns![kind, done]))
+            .collect(),
+    )
+}
+
 #[pg_extern(sql = false)]
 fn tick(max_rows: Option<i32>) -> Table {
     connect(|session| engine::tick::tick(session, within("max_rows", max_rows, 1, 10_000)?))
-        .map(|sweeps| {
-            Table(
-                sweeps
-                    .into_iter()
-                    .map(|(kind, done)| Line::Values(columns![kind, done]))
-                    .collect(),
-            )
-        })
+        .map(sweeps)
+        .or_raise()
+}
+
+#[pg_extern(sql = false)]
+fn prune(max_rows: Option<i32>) -> Table {
+    connect(|session| engine::prune::prune(session, within("max_rows", max_rows, 1, 100_000)?))
+        .map(sweeps)
         .or_raise()
 }
 
 #[pg_extern(sql = false)]
 fn next_due() -> Option<pgrx::datum::TimestampWithTimeZone> {
-    connect(store::wait::next_due).and_then(|due| due.0.try_into().ok())
+    connect(|session| {
+        // Where nothing may run, nothing is due.
+        (!engine::adopt::is_foreign(session)).then(|| store::wait::next_due(session))?
+    })
+    .and_then(|due| due.0.try_into().ok())
 }
 
 #[pg_extern(sql = false)]

@@ -182,7 +182,7 @@ pub fn read_retry(value: &Value, policy: &mut PolicyRequest) -> Result<()> {
 }
 
 /// A duration written as Postgres writes intervals: 0 < it ≤ 30 days (`initial` may be 0).
-fn duration(fields: &Map<String, Value>, key: &'static str) -> Result<Option<i64>> {
+pub fn duration(fields: &Map<String, Value>, key: &'static str) -> Result<Option<i64>> {
     let Some(value) = fields.get(key) else {
         return Ok(None);
     };

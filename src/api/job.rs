@@ -485,11 +485,13 @@ fn job_requeue(
 ) -> Table {
     connect(|session| {
         let id = required("job_id", job_id)?;
-        // There are no checkpoints and no audit of the reason in this version: nothing to reset, nothing to keep.
-        let _ = (reset_checkpoints, reason);
         let scope = scope::resolve(session, organization_id, Use::Other)?;
-        let (disposition, run_number) =
-            engine::requeue::requeue(session, &scope, id, expected_run)?;
+        let request = engine::requeue::Request {
+            expected_run,
+            reset_checkpoints: required("reset_checkpoints", reset_checkpoints)?,
+            reason,
+        };
+        let (disposition, run_number) = engine::requeue::requeue(session, &scope, id, request)?;
         Ok((id, disposition, run_number))
     })
     .map(|(id, disposition, run_number)| {

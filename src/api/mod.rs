@@ -4,9 +4,14 @@
 #![allow(clippy::too_many_arguments)]
 
 mod admin;
+mod adopt;
 mod arguments;
+mod durable;
 mod effect;
 mod event;
 mod job;
+mod remedy;
+mod schedule;
 mod task;
+mod trigger;
 mod workflow;

@@ -4,7 +4,7 @@
 use sayiir_rules::workflow::{WorkflowInput, WorkflowState};
 use serde_json::json;
 
-use crate::engine::{graph, owner, settle};
+use crate::engine::{family, graph, owner, settle};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -79,6 +79,7 @@ fn stop(session: &Session, workflow: &Workflow, asked: Asked, now: Instant) {
     };
     store::workflow::end(session, workflow.id, &end, now);
     store::workflow::cancel_unleased(session, workflow.id, asked.reason, now);
+    family::workflow_cancelled(session, workflow.id, now);
 }
 
 /// Ends a workflow whose deadline has passed.
@@ -96,6 +97,7 @@ pub fn time_out(session: &Session, workflow: &Workflow, now: Instant) {
     };
     store::workflow::end(session, workflow.id, &end, now);
     store::workflow::cancel_unleased(session, workflow.id, Some("workflow.timeout"), now);
+    family::workflow_cancelled(session, workflow.id, now);
     settle::close(
         session,
         workflow,
@@ -151,7 +153,8 @@ pub fn resume(session: &Session, scope: &Scope, workflow_id: &str) -> Result<Wor
         .filter(|step| step.has_timer())
         .map(|step| step.key.clone())
         .collect();
-    if store::step::restart_clocks(session, workflow.id, timed, now) {
+    let parked = store::park::restart_clocks(session, workflow.id);
+    if store::step::restart_clocks(session, workflow.id, timed, now) || parked {
         wake::timer_at(now);
     }
     store::workflow::log(session, workflow.id, "workflow_resumed", None, None, now);

@@ -3,14 +3,13 @@
 use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
 
-use crate::engine::{owner, settle};
+use crate::engine::{family, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
 use crate::scope::Scope;
 use crate::store;
 use crate::store::job::Owned;
-use crate::store::workflow::Workflow;
 
 /// Answers cancelled, requested or already_ended.
 pub fn cancel_job(
@@ -23,17 +22,11 @@ pub fn cancel_job(
     let job = store::job::owner(session, id)
         .filter(|job| scope.sees(job.organization.as_deref()))
         .ok_or_else(|| owner::job_not_found(id))?;
-    let workflow = match job.workflow {
-        None => {
-            store::job::lock_standalone(session, vec![id]);
-            None
-        }
-        Some(workflow) => store::workflow::lock(session, vec![workflow]).pop(),
-    };
+    let workflows = owner::lock_job(session, id, &job);
     if store::job::end(session, id).is_some() {
         return Ok("already_ended");
     }
-    if apply(session, id, &job, workflow.as_ref(), reason)? {
+    if apply(session, id, &job, &workflows, reason)? {
         return Ok("cancelled");
     }
     // Leased, or a claim or sweep holds its row: the worker sees the request, or the next sweep applies it.
@@ -46,7 +39,7 @@ fn apply(
     session: &Session,
     id: Uuid,
     job: &Owned,
-    workflow: Option<&Workflow>,
+    workflows: &owner::Locked,
     reason: Option<&str>,
 ) -> Result<bool> {
     let now = Instant::now();
@@ -54,6 +47,8 @@ fn apply(
         return Ok(false);
     }
     store::job::answer_signals(session, vec![id]);
+    family::ended(session, vec![id], vec![id], workflows, now);
+    let workflow = job.workflow.and_then(|workflow| workflows.get(&workflow));
     if let (Some(workflow), Some(step)) = (workflow, job.step.clone()) {
         let outcome = Outcome::Cancelled;
         settle::settle(
@@ -79,17 +74,10 @@ pub fn apply_due(session: &Session, due: &[(Uuid, Option<String>)]) -> Result<i6
         let Some(job) = store::job::owner(session, *id) else {
             continue;
         };
-        let (locked, workflow) = match job.workflow {
-            None => {
-                let got = store::job::try_lock_standalone(session, vec![*id]);
-                (!got.is_empty(), None)
-            }
-            Some(workflow) => {
-                let got = store::workflow::try_lock(session, vec![workflow]).pop();
-                (got.is_some(), got)
-            }
-        };
-        if locked && apply(session, *id, &job, workflow.as_ref(), reason.as_deref())? {
+        let reached = owner::try_lock(session, &[(*id, job.workflow)]);
+        if !reached.jobs.is_empty()
+            && apply(session, *id, &job, &reached.workflows, reason.as_deref())?
+        {
             applied += 1;
         }
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use sayiir_rules::lane;
 
-use crate::engine::{owner, tick};
+use crate::engine::{adopt, owner, tick};
 use crate::error::{Code, Error, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -47,6 +47,7 @@ pub struct Request<'a> {
 /// Leases up to `max_jobs` jobs, waiting at most `wait_us` for the first.
 pub fn claim(session: &Session, request: &Request) -> Result<Vec<Line>> {
     owner::require_read_committed("job_claim")?;
+    adopt::require(session)?;
     if !(0..=MAX_WAIT_US).contains(&request.wait_us) {
         return Err(
             Error::new(Code::WaitTooLong, "wait is more than 10 seconds")

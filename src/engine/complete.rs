@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
 
-use crate::engine::{enqueue, owner, settle};
+use crate::engine::{enqueue, family, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
@@ -87,8 +87,14 @@ pub fn complete(session: &Session, batch: &[Completion]) -> Result<Vec<Dispositi
         .map(|end| end.id)
         .collect();
     if !cancelled.is_empty() {
-        store::job::answer_signals(session, cancelled);
+        store::job::answer_signals(session, cancelled.clone());
     }
+    let children = leases
+        .iter()
+        .filter(|lease| lease.parent.is_some() && ended.iter().any(|end| end.id == lease.id))
+        .map(|lease| lease.id)
+        .collect();
+    family::ended(session, children, cancelled, &workflows, now);
 
     for workflow in workflows.values() {
         let ends: Vec<settle::StepEnd> = ended

@@ -229,7 +229,8 @@ pub fn enqueue_many(
     Ok(answers)
 }
 
-fn prepare<'a>(
+/// A checked job with its lane and policy.
+pub fn prepare<'a>(
     session: &Session,
     request: &'a Request,
     now: Instant,
@@ -266,6 +267,7 @@ fn prepare<'a>(
                 "options": request.options,
             }))
         }),
+        parent: None,
         now,
     })
 }
@@ -299,7 +301,8 @@ fn existing(
     }
 }
 
-fn wake(task: &str, run_at: Option<Instant>) {
+/// Tells of a new job.
+pub fn wake(task: &str, run_at: Option<Instant>) {
     match run_at {
         None => wake::job_ready(task),
         Some(at) => wake::timer_at(at),

@@ -5,7 +5,7 @@ use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
 use sayiir_rules::retry::{self, FailureDecision, FailureKind};
 
-use crate::engine::{owner, settle};
+use crate::engine::{family, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -89,7 +89,7 @@ pub struct Report<'a> {
     pub retry_at: Option<Instant>,
 }
 
-/// Writes what follows the failures, and settles the workflows whose steps ended by it. Owners are locked.
+/// Writes what follows the failures, and settles the workflows whose steps ended by it. Owners are locked, those of parents too.
 pub fn record(
     session: &Session,
     workflows: &owner::Locked,
@@ -180,8 +180,17 @@ pub fn record(
         .map(|end| end.id)
         .collect();
     if !cancelled.is_empty() {
-        store::job::answer_signals(session, cancelled);
+        store::job::answer_signals(session, cancelled.clone());
     }
+    let standalone = reports
+        .iter()
+        .zip(&answers)
+        .filter(|(report, answer)| {
+            report.lease.workflow.is_none() && matches!(answer.0, "cancelled" | "dead")
+        })
+        .map(|(report, _)| report.lease.id)
+        .collect();
+    family::ended(session, standalone, cancelled, workflows, now);
     store::job::append_attempts(session, &attempts, now);
     if !puts.is_empty() {
         store::lease::put(session, &puts, now);

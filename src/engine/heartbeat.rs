@@ -52,17 +52,26 @@ pub fn heartbeat(session: &Session, request: Request) -> Result<Vec<Directive>> 
     let mut leases: Vec<(Uuid, i64)> = request.ids.iter().copied().zip(request.epochs).collect();
     leases.sort_unstable_by_key(|(id, _)| *id.as_bytes());
     let (ids, epochs) = leases.into_iter().unzip();
-    let alive: HashMap<Uuid, Directive> = store::lease::heartbeat(
+    let answers = store::lease::heartbeat(
         session,
         ids,
         epochs,
         request.lease_us,
         (request.progress_done, request.progress_total, request.stage),
         Instant::now(),
-    )
-    .into_iter()
-    .map(|(id, owner, cancel_requested)| (id, directive(owner.as_deref(), cancel_requested)))
-    .collect();
+    );
+    // Against what was reported before: one of the two may have stayed. The refusal takes the statement back.
+    if let Some((id, ..)) = answers.iter().find(|(.., possible)| !possible) {
+        return Err(Error::new(
+            Code::ArgumentOutOfRange,
+            format!("progress_done would be more than progress_total of job {id}"),
+        )
+        .with("argument", "progress_done"));
+    }
+    let alive: HashMap<Uuid, Directive> = answers
+        .into_iter()
+        .map(|(id, owner, cancel_requested, _)| (id, directive(owner.as_deref(), cancel_requested)))
+        .collect();
     Ok(request
         .ids
         .iter()

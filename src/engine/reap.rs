@@ -1,8 +1,6 @@
 //! Reap: leases that nobody kept alive end. The attempt was counted at claim, so a job that kills its workers is dead-lettered
 //! after max_attempts; it cannot loop for ever.
 
-use std::collections::HashSet;
-
 use pgrx::Uuid;
 use sayiir_rules::retry::FailureKind;
 
@@ -20,35 +18,13 @@ pub fn due(session: &Session, max_rows: i32) -> Vec<(Uuid, Option<i64>)> {
 /// Ends those of the given leases that have expired; answers (job, disposition).
 pub fn reap(session: &Session, due: &[(Uuid, Option<i64>)]) -> Result<Vec<(Uuid, &'static str)>> {
     // Sweeps lock owners SKIP LOCKED and come back: a busy owner never holds up the others.
-    let standalone: Vec<Uuid> = due
-        .iter()
-        .filter(|(_, workflow)| workflow.is_none())
-        .map(|(id, _)| *id)
-        .collect();
-    let mut reachable: HashSet<Uuid> = HashSet::new();
-    if !standalone.is_empty() {
-        reachable.extend(store::job::try_lock_standalone(session, standalone));
-    }
-    let mut wanted: Vec<i64> = due.iter().filter_map(|(_, workflow)| *workflow).collect();
-    wanted.sort_unstable();
-    wanted.dedup();
-    let workflows: owner::Locked = if wanted.is_empty() {
-        owner::Locked::new()
-    } else {
-        store::workflow::try_lock(session, wanted)
-            .into_iter()
-            .map(|workflow| (workflow.id, workflow))
-            .collect()
-    };
-    reachable.extend(
-        due.iter()
-            .filter(|(_, workflow)| workflow.is_some_and(|id| workflows.contains_key(&id)))
-            .map(|(id, _)| *id),
-    );
-    if reachable.is_empty() {
+    let owner::Reached {
+        jobs: ids,
+        workflows,
+    } = owner::try_lock(session, due);
+    if ids.is_empty() {
         return Ok(Vec::new());
     }
-    let ids: Vec<Uuid> = reachable.into_iter().collect();
     let now = Instant::now();
     let taken = store::lease::take_expired(session, ids.clone(), now);
     store::lease::postpone_checks(session, ids, now);

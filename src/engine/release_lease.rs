@@ -5,7 +5,7 @@ use sayiir_rules::release::Outcome;
 use sayiir_rules::retry::FailureKind;
 use sayiir_rules::workflow::WorkflowState;
 
-use crate::engine::{fail, owner, settle};
+use crate::engine::{fail, family, owner, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -76,6 +76,7 @@ pub fn release(session: &Session, request: &Request) -> Result<&'static str> {
         };
         store::job::append_ends(session, &[end], now);
         store::job::answer_signals(session, vec![lease.id]);
+        family::ended(session, vec![lease.id], vec![lease.id], &workflows, now);
         if let (Some(workflow), Some(step)) =
             (lease.workflow.and_then(|id| workflows.get(&id)), lease.step)
         {

@@ -1,5 +1,7 @@
 //! Requeue: a dead-lettered, cancelled or held job runs again as a new run, its attempts counted anew.
 
+use std::collections::HashSet;
+
 use pgrx::Uuid;
 
 use crate::engine::owner;
@@ -10,13 +12,24 @@ use crate::pg::xact;
 use crate::runtime::wake;
 use crate::scope::Scope;
 use crate::store;
+use crate::store::remedy::Which;
+
+/// How to requeue.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Only if this is the run that has ended.
+    pub expected_run: Option<i32>,
+    /// The new run begins without checkpoints.
+    pub reset_checkpoints: bool,
+    pub reason: Option<&'a str>,
+}
 
 /// Answers (disposition: requeued, mismatch, not_quiet, not_found; run_number).
 pub fn requeue(
     session: &Session,
     scope: &Scope,
     id: Uuid,
-    expected_run: Option<i32>,
+    request: Request,
 ) -> Result<(&'static str, Option<i32>)> {
     owner::require_read_committed("job_requeue")?;
     let Some(job) =
@@ -36,12 +49,17 @@ pub fn requeue(
     let end = store::job::end(session, id);
     let run_number = match &end {
         Some(end) => Some(end.run_number),
-        None => store::job::held_run(session, id),
+        None => store::remedy::held_run(session, id),
     };
     let Some(run_number) = run_number else {
-        return Ok(("mismatch", None));
+        // Retention may have deleted it while we waited for its lock.
+        let is_there = store::job::owner(session, id).is_some();
+        return Ok((if is_there { "mismatch" } else { "not_found" }, None));
     };
-    if expected_run.is_some_and(|expected| expected != run_number) {
+    if request
+        .expected_run
+        .is_some_and(|expected| expected != run_number)
+    {
         return Ok(("mismatch", Some(run_number)));
     }
     let requeued = match end {
@@ -52,11 +70,14 @@ pub fn requeue(
             )
             .with("job_id", id.to_string()));
         }
-        Some(_) => store::job::requeue_ended(session, id, now),
-        None => store::job::requeue_held(session, id),
+        Some(_) => store::remedy::requeue_ended(session, id, request.reason, now),
+        None => store::remedy::requeue_held(session, id, request.reason, now),
     };
     match requeued {
         Some(run_number) => {
+            if request.reset_checkpoints {
+                store::checkpoint::reset(session, id);
+            }
             if let Some(task) = store::job::task(session, id) {
                 wake::job_ready(&task);
             }
@@ -64,4 +85,28 @@ pub fn requeue(
         }
         None => Ok(("mismatch", Some(run_number))),
     }
+}
+
+/// Requeues dead letters by the lot; those that another session holds are left out. Answers the jobs.
+pub fn requeue_dead(session: &Session, which: &Which) -> Result<Vec<Uuid>> {
+    owner::require_read_committed("dead_letters_requeue")?;
+    let found = store::remedy::dead_letters(session, which);
+    if found.is_empty() {
+        return Ok(found);
+    }
+    // Never waits, so the order of the failures, which is the order of the new runs, may differ from that of the locks.
+    let locked: HashSet<Uuid> = store::job::try_lock_standalone(session, found.clone())
+        .into_iter()
+        .collect();
+    let now = Instant::now();
+    let mut requeued = Vec::with_capacity(found.len());
+    for id in found {
+        if locked.contains(&id) && store::remedy::requeue_ended(session, id, None, now).is_some() {
+            requeued.push(id);
+            if let Some(task) = store::job::task(session, id) {
+                wake::job_ready(&task);
+            }
+        }
+    }
+    Ok(requeued)
 }

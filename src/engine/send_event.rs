@@ -4,7 +4,7 @@ use sayiir_rules::event::{EventDisposition, Owner, disposition};
 use sayiir_rules::ids;
 use sayiir_rules::release::Outcome;
 
-use crate::engine::{enqueue, owner, settle};
+use crate::engine::{adopt, enqueue, owner, park, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
@@ -34,6 +34,7 @@ pub fn send_event(session: &Session, request: &Request) -> Result<EventDispositi
     if let Some(payload) = request.payload {
         enqueue::check_size("payload", payload)?;
     }
+    adopt::note_use(session);
     let organization = match &request.scope {
         Scope::One(organization) => organization.clone(),
         Scope::All => None,
@@ -89,7 +90,7 @@ fn locked(session: &Session, request: &Request) -> Option<Workflow> {
     store::workflow::lock(session, vec![id]).pop()
 }
 
-/// The step that waited ends with the event's payload as its output.
+/// The event step that waited ends with the payload as its output; durable code goes on with it.
 fn resume(
     session: &Session,
     workflow: &Workflow,
@@ -97,6 +98,11 @@ fn resume(
     payload: Option<Jsonb>,
 ) -> Result<()> {
     let now = Instant::now();
+    if let Some(job) = park::of_step(session, workflow, &wait) {
+        store::checkpoint::answer_event(session, job.id, job.epoch, payload);
+        park::resume(session, &[job], &park::alone(workflow), now);
+        return Ok(());
+    }
     let end = NewEnd {
         id: wait.id,
         state: "succeeded",

@@ -5,7 +5,7 @@
 
 use pgrx::Uuid;
 
-use crate::engine::{cancel_job, effect_sweep, owner, reap, timers};
+use crate::engine::{adopt, cancel_job, effect_sweep, fire_schedule, owner, prune, reap, timers};
 use crate::error::{OrRaise, Result};
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -23,7 +23,16 @@ const POSTPONE_US: i64 = 60_000_000;
 /// (kind, rows done) of each sweep.
 pub fn tick(session: &Session, max_rows: i32) -> Result<Vec<(&'static str, i64)>> {
     owner::require_read_committed("tick")?;
-    Ok(sweep(session, max_rows))
+    if adopt::is_foreign(session) {
+        pgrx::warning!(
+            "sayiir: nothing is swept: this database is a restore or a copy; SELECT * FROM sayiir.adopt() takes it over"
+        );
+        return Ok(Vec::new());
+    }
+    let mut done = sweep(session, max_rows);
+    // Not with a claim: what has ended can wait until somebody has the time.
+    done.push(("retention", prune::sweep(session, max_rows)));
+    Ok(done)
 }
 
 /// What claims do first, at most once a second a database: due timers and expired leases must not wait for a worker of ours.
@@ -65,6 +74,12 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
         |due| timers::end_past_deadline(session, due),
         |_| {},
     );
+    let schedules = isolated(
+        "schedules",
+        &fire_schedule::due(session, max_rows),
+        |due| fire_schedule::fire(session, due),
+        |id| store::schedule::postpone(session, *id, Instant::now().plus_us(POSTPONE_US)),
+    );
     let effects = isolated(
         "effects",
         &effect_sweep::due(session, max_rows),
@@ -76,6 +91,7 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
         ("leases", leases),
         ("cancels", cancels),
         ("deadlines", deadlines),
+        ("schedules", schedules),
         ("effects", effects),
     ]
 }
@@ -83,6 +99,7 @@ fn sweep(session: &Session, max_rows: i32) -> Vec<(&'static str, i64)> {
 /// Ends expired leases; answers (job, disposition). One broken row is reported and skipped.
 pub fn reap(session: &Session, max_rows: i32) -> Result<Vec<(Uuid, &'static str)>> {
     owner::require_read_committed("job_reap")?;
+    adopt::require(session)?;
     let due = reap::due(session, max_rows);
     let mut reaped = Vec::new();
     isolated(
@@ -99,7 +116,7 @@ pub fn reap(session: &Session, max_rows: i32) -> Result<Vec<(Uuid, &'static str)
     Ok(reaped)
 }
 
-fn isolated<T>(
+pub(super) fn isolated<T>(
     kind: &str,
     due: &[T],
     mut work: impl FnMut(&[T]) -> Result<i64>,

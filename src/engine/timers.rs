@@ -6,7 +6,7 @@ use pgrx::Uuid;
 use sayiir_rules::release::Outcome;
 use sayiir_rules::workflow::WorkflowState;
 
-use crate::engine::{cancel, graph, open, settle};
+use crate::engine::{cancel, graph, open, owner, park, settle};
 use crate::error::Result;
 use crate::pg::clock::Instant;
 use crate::pg::spi::Session;
@@ -14,6 +14,7 @@ use crate::runtime::wake;
 use crate::store;
 use crate::store::job::NewEnd;
 use crate::store::lease::Put;
+use crate::store::park::Parked;
 use crate::store::step::Waiting;
 use crate::store::workflow::Workflow;
 
@@ -31,25 +32,54 @@ pub fn promote(session: &Session, due: &[Uuid]) -> i64 {
     moved
 }
 
-/// Due waits that their owner must decide on: (job, workflow).
-pub fn due(session: &Session, max_rows: i32) -> Vec<(Uuid, i64)> {
+/// Due waits that their owner must decide on: (job, workflow; None = the job owns itself).
+pub fn due(session: &Session, max_rows: i32) -> Vec<(Uuid, Option<i64>)> {
     store::wait::due_of_owners(session, Instant::now(), max_rows)
 }
 
 /// Fires the given waits. An owner that another session holds is left for the next sweep.
-pub fn fire(session: &Session, due: &[(Uuid, i64)]) -> Result<i64> {
+pub fn fire(session: &Session, due: &[(Uuid, Option<i64>)]) -> Result<i64> {
+    let mut standalone = Vec::new();
     let mut by_workflow: HashMap<i64, Vec<Uuid>> = HashMap::new();
     for (job, workflow) in due {
-        by_workflow.entry(*workflow).or_default().push(*job);
+        match workflow {
+            None => standalone.push(*job),
+            Some(workflow) => by_workflow.entry(*workflow).or_default().push(*job),
+        }
     }
     let mut ids: Vec<i64> = by_workflow.keys().copied().collect();
     ids.sort_unstable();
-    let mut fired = 0;
+    let mut fired = fire_standalone(session, standalone);
+    if ids.is_empty() {
+        return Ok(fired);
+    }
     for workflow in store::workflow::try_lock(session, ids) {
         let jobs = by_workflow.remove(&workflow.id).unwrap_or_default();
         fired += fire_of(session, &workflow, jobs)?;
     }
     Ok(fired)
+}
+
+/// Durable code that waits on its own goes on: its time is over.
+fn fire_standalone(session: &Session, jobs: Vec<Uuid>) -> i64 {
+    if jobs.is_empty() {
+        return 0;
+    }
+    let locked = store::job::try_lock_standalone(session, jobs);
+    let now = Instant::now();
+    let parked = store::park::take_due(session, locked, now);
+    go_on(session, &parked, &owner::Locked::new(), now);
+    parked.len() as i64
+}
+
+fn go_on(session: &Session, parked: &[Parked], workflows: &owner::Locked, now: Instant) {
+    if parked.is_empty() {
+        return;
+    }
+    let ids = parked.iter().map(|job| job.id).collect();
+    let epochs = parked.iter().map(|job| job.epoch).collect();
+    store::checkpoint::answer_over(session, ids, epochs, now);
+    park::resume(session, parked, workflows, now);
 }
 
 fn fire_of(session: &Session, workflow: &Workflow, jobs: Vec<Uuid>) -> Result<i64> {
@@ -94,6 +124,13 @@ fn fire_of(session: &Session, workflow: &Workflow, jobs: Vec<Uuid>) -> Result<i6
             }
         }
     }
+    let (durable, timers): (Vec<Waiting>, Vec<Waiting>) =
+        timers.into_iter().partition(|wait| wait.lane.is_some());
+    let durable: Vec<Parked> = durable
+        .iter()
+        .filter_map(|wait| park::of_step(session, workflow, wait))
+        .collect();
+    go_on(session, &durable, &park::alone(workflow), now);
     if timers.is_empty() {
         return Ok(fired);
     }

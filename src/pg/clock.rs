@@ -26,6 +26,10 @@ impl Instant {
         self.0.saturating_add(UNIX_TO_POSTGRES_US)
     }
 
+    pub fn from_unix_us(us: i64) -> Self {
+        Self(us.saturating_sub(UNIX_TO_POSTGRES_US))
+    }
+
     /// Milliseconds since 1970-01-01, without what is finer: the times of the ledger.
     pub fn unix_ms(self) -> i64 {
         self.unix_us() / 1_000

@@ -65,6 +65,14 @@ impl Jsonb {
         }
     }
 
+    /// Whether it is an object.
+    pub fn is_object(self) -> bool {
+        // SAFETY: the datum is a jsonb; jsonb_typeof takes one and never returns NULL.
+        let kind: Option<&str> =
+            unsafe { pgrx::direct_function_call(pg_sys::jsonb_typeof, &[Some(self.0)]) };
+        kind == Some("object")
+    }
+
     /// Stored size in bytes, as it is (compressed or not).
     pub fn size(self) -> usize {
         // SAFETY: the datum is a varlena; this reads its header, at most its toast pointer.

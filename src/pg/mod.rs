@@ -10,5 +10,6 @@ pub mod process;
 pub mod spi;
 pub mod subxact;
 pub mod table;
+pub mod trigger;
 pub mod types;
 pub mod xact;

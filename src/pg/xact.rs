@@ -2,6 +2,8 @@
 
 use pgrx::pg_sys;
 
+use super::clock::Instant;
+
 /// Assigns a transaction id if there is none. What enters `job_ready` draws its seq after this: the claim cursor relies on
 /// every transaction with a drawn seq being visible in `pg_snapshot_xmin`.
 pub fn assign_xid() {
@@ -49,6 +51,17 @@ pub fn sleep_ms(ms: i64) {
         pg_sys::ResetLatch(pg_sys::MyLatch);
     }
     pgrx::check_for_interrupts!();
+}
+
+/// When half of `statement_timeout` has passed; None = there is no timeout.
+pub fn statement_half_time() -> Option<Instant> {
+    // SAFETY: plain globals of this backend.
+    unsafe {
+        let timeout_ms = i64::from(pg_sys::StatementTimeout);
+        (timeout_ms > 0).then(|| {
+            Instant(pg_sys::GetCurrentStatementStartTimestamp()).plus_us(timeout_ms * 1000 / 2)
+        })
+    }
 }
 
 /// A random number in 0..1, from the server's own generator.

@@ -12,12 +12,12 @@ use pgrx::pg_sys;
 use crate::pg::xact;
 
 thread_local! {
-    static WATCHED: Cell<[pg_sys::Oid; 3]> = const { Cell::new([pg_sys::InvalidOid; 3]) };
+    static WATCHED: Cell<[pg_sys::Oid; 4]> = const { Cell::new([pg_sys::InvalidOid; 4]) };
     /// Grows whenever something is forgotten.
     static FORGOTTEN: Cell<u64> = const { Cell::new(0) };
 }
 
-const TABLES: [&std::ffi::CStr; 3] = [c"lane", c"task", c"role_scope"];
+const TABLES: [&std::ffi::CStr; 4] = [c"lane", c"task", c"role_scope", c"meta"];
 
 /// Registers the callback; once a process.
 pub fn init() {
@@ -31,7 +31,8 @@ unsafe extern "C-unwind" fn forget(_: pg_sys::Datum, relation: pg_sys::Oid) {
         super::lane::forget();
         super::task::forget();
         crate::scope::forget();
-        WATCHED.set([pg_sys::InvalidOid; 3]);
+        crate::engine::adopt::forget();
+        WATCHED.set([pg_sys::InvalidOid; 4]);
         FORGOTTEN.set(FORGOTTEN.get() + 1);
     }
 }

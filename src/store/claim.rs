@@ -7,7 +7,7 @@ use crate::args;
 use crate::pg::clock::Instant;
 use crate::pg::spi::{Rows, Session, Statement};
 use crate::pg::table::Line;
-use crate::pg::types::{INT4, INT8, INT8S, TEXT, TIME, UUID};
+use crate::pg::types::{BOOL, INT4, INT8, INT8S, TEXT, TIME, UUID};
 
 /// A ready row that a claim took.
 pub struct Claimed {
@@ -82,23 +82,26 @@ fn claim_one(session: &Session, lanes: Vec<i64>, lows: Vec<i64>, terms: Terms) -
     }
     static FROM_ONE: Statement = Statement::new(&[INT8, INT8, INT4], take!(heads_of_one!()));
     static FROM_SOME: Statement = Statement::new(&[INT8S, INT8S, INT4], take!(heads_of_some!()));
-    // job_pkey, lane_pkey, workflow_pkey
+    // job_pkey, lane_pkey, workflow_pkey; checkpoint_pkey, leading column: what was never leased has none and is not looked up.
     macro_rules! read {
         ($input:literal, $workflow:literal, $trace_parent:literal, $may_run:literal, $join:literal) => {
             concat!(
                 "SELECT j.job_id, $2, j.task, ", $input, ", $3, j.max_attempts, $4, ", $workflow, ", j.step, j.item_index,
-                     coalesce(j.idempotency_key, j.job_id || '/' || $4), '{}'::jsonb,
+                     coalesce(j.idempotency_key, j.job_id || '/' || $4),
+                     CASE WHEN $8 THEN coalesce((
+                         SELECT jsonb_object_agg(c.name, c.value) FROM sayiir.checkpoint c
+                         WHERE c.job_id = $1 AND c.value IS NOT NULL), '{}') ELSE '{}'::jsonb END,
                      least($5 + coalesce($6, j.lease_us) * interval '1 microsecond', j.deadline_at,
                          $5 + j.timeout_us * interval '1 microsecond'),
                      least(j.deadline_at, $5 + j.timeout_us * interval '1 microsecond'),
-                     l.tags, j.organization_id, ", $trace_parent, ", coalesce($6, j.lease_us), ", $may_run, "
+                     l.tags, j.organization_id, ", $trace_parent, ", coalesce($6, j.lease_us), ", $may_run, ", j.parent IS NULL
                  FROM sayiir.job j JOIN sayiir.lane l ON l.lane = $7 ", $join, "
                  WHERE j.job_id = $1"
             )
         };
     }
     static READ: Statement = Statement::new(
-        &[UUID, INT8, INT4, INT4, TIME, INT8, INT8],
+        &[UUID, INT8, INT4, INT4, TIME, INT8, INT8, BOOL],
         read!(
             "j.payload",
             "NULL::text, NULL::text, NULL::int",
@@ -108,7 +111,7 @@ fn claim_one(session: &Session, lanes: Vec<i64>, lows: Vec<i64>, terms: Terms) -
         ),
     );
     static READ_STEP: Statement = Statement::new(
-        &[UUID, INT8, INT4, INT4, TIME, INT8, INT8],
+        &[UUID, INT8, INT4, INT4, TIME, INT8, INT8, BOOL],
         read!(
             "coalesce(j.payload, w.input)",
             "w.workflow_id, w.name, w.version",
@@ -148,14 +151,17 @@ fn claim_one(session: &Session, lanes: Vec<i64>, lows: Vec<i64>, terms: Terms) -
                 run_number,
                 terms.now,
                 terms.lease_us,
-                lane
+                lane,
+                last_epoch != 0
             ],
         )
         .first()
         .filter(|job| job.get(21));
     match job {
         Some(job) => {
-            remember_owner(id, workflow);
+            if job.get(22) {
+                remember_owner(id, workflow);
+            }
             LEASE.run(
                 session,
                 args![
@@ -204,7 +210,7 @@ fn claim_batch(
     max_jobs: i32,
     terms: Terms,
 ) -> Vec<Claimed> {
-    // job_pkey, lane_pkey, workflow_pkey
+    // job_pkey, lane_pkey, workflow_pkey, checkpoint_pkey
     macro_rules! claim {
         ($heads:expr) => {
             concat!(
@@ -220,7 +226,7 @@ fn claim_batch(
                  coalesce($5, j.lease_us) AS lease_us, j.organization_id,
                  coalesce(j.trace_parent, w.trace_parent) AS trace_parent,
                  least(j.deadline_at, $6 + j.timeout_us * interval '1 microsecond') AS deadline_at,
-                 l.tags, coalesce(w.status = 'running', true) AS may_run
+                 l.tags, coalesce(w.status = 'running', true) AS may_run, j.parent IS NOT NULL AS is_spawned
              FROM taken t
              JOIN sayiir.job j USING (job_id)
              JOIN sayiir.lane l ON l.lane = t.lane
@@ -233,9 +239,12 @@ fn claim_batch(
                  least($6 + lease_us * interval '1 microsecond', deadline_at)
              FROM job WHERE may_run)
          SELECT job_id, epoch, task, input, attempt, max_attempts, run_number, workflow_id, workflow_name, workflow_version,
-             step, item_index, idempotency_key, '{}'::jsonb,
+             step, item_index, idempotency_key,
+             CASE WHEN last_epoch = 0 THEN '{}'::jsonb ELSE coalesce((
+                 SELECT jsonb_object_agg(c.name, c.value) FROM sayiir.checkpoint c
+                 WHERE c.job_id = job.job_id AND c.value IS NOT NULL), '{}') END,
              least($6 + lease_us * interval '1 microsecond', deadline_at), deadline_at, tags, organization_id,
-             trace_parent, may_run, lane, seq, workflow, last_attempt, last_epoch
+             trace_parent, may_run, lane, seq, workflow, last_attempt, last_epoch, is_spawned
          FROM job"
             )
         };
@@ -271,7 +280,9 @@ fn claim_batch(
             let may_run: bool = row.get(20);
             let lane = row.get(21);
             if may_run {
-                remember_owner(row.get(1), row.opt(23));
+                if !row.get::<bool>(26) {
+                    remember_owner(row.get(1), row.opt(23));
+                }
             } else {
                 parked.push(Put {
                     id: row.get(1),

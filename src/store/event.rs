@@ -1,9 +1,11 @@
 //! `event`, `event_key`: buffered events and the keys of those already taken.
 
+use pgrx::Uuid;
+
 use crate::args;
 use crate::pg::jsonb::Jsonb;
 use crate::pg::spi::{Session, Statement};
-use crate::pg::types::{INT8, INT8S, JSONB, TEXT, TEXTS};
+use crate::pg::types::{INT8, INT8S, JSONB, TEXT, TEXTS, UUID};
 
 /// Serializes a birth under a chosen id with an event that is sent to the id before it is born: without it an event could be
 /// buffered as early after the start had looked for early events.
@@ -22,7 +24,7 @@ pub fn take_key(
     workflow_id: &str,
     key: &str,
 ) -> bool {
-    // event_key_workflow_id_event_key_organization_id_key
+    // event_key's unique index
     static TAKE: Statement = Statement::new(
         &[TEXT, TEXT, TEXT],
         "INSERT INTO sayiir.event_key (organization_id, workflow_id, event_key) VALUES ($1, $2, $3)
@@ -102,4 +104,61 @@ pub fn consume(
         .iter()
         .map(|row| (row.get(1), row.opt(2)))
         .collect()
+}
+
+/// Takes the key of an event to a job; false when an event with it was sent before. The job is locked.
+pub fn take_job_key(session: &Session, organization: Option<&str>, id: Uuid, key: &str) -> bool {
+    // event_key's unique index
+    static TAKE: Statement = Statement::new(
+        &[TEXT, UUID, TEXT],
+        "INSERT INTO sayiir.event_key (organization_id, job_id, event_key) VALUES ($1, $2, $3)
+         ON CONFLICT DO NOTHING RETURNING true",
+    );
+    !TAKE.run(session, args![organization, id, key]).is_empty()
+}
+
+/// An event to a job that stays for later.
+pub struct NewJobEvent<'a> {
+    pub id: Uuid,
+    pub organization: Option<&'a str>,
+    pub name: &'a str,
+    pub payload: Option<Jsonb>,
+    pub key: Option<&'a str>,
+    /// buffered, late.
+    pub disposition: &'a str,
+}
+
+pub fn append_to_job(session: &Session, event: &NewJobEvent) {
+    static APPEND: Statement = Statement::new(
+        &[UUID, TEXT, TEXT, JSONB, TEXT, TEXT],
+        "INSERT INTO sayiir.event (job_id, organization_id, name, payload, event_key, disposition)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+    );
+    APPEND.run(
+        session,
+        args![
+            event.id,
+            event.organization,
+            event.name,
+            event.payload,
+            event.key,
+            event.disposition
+        ],
+    );
+}
+
+/// Consumes the oldest buffered event of a name that was sent to a job; Some(None) = its payload is SQL NULL. The job is locked.
+pub fn consume_of_job(session: &Session, id: Uuid, name: &str) -> Option<Option<Jsonb>> {
+    // event_job
+    static CONSUME: Statement = Statement::new(
+        &[UUID, TEXT],
+        "DELETE FROM sayiir.event WHERE id = (
+             SELECT id FROM sayiir.event WHERE job_id = $1 AND name = $2 AND disposition = 'buffered'
+             ORDER BY job_id, name, id LIMIT 1)
+         RETURNING payload",
+    );
+    CONSUME
+        .run(session, args![id, name])
+        .first()
+        .map(|row| row.opt(1))
 }

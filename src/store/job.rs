@@ -5,7 +5,7 @@ use pgrx::Uuid;
 use crate::args;
 use crate::pg::clock::Instant;
 use crate::pg::jsonb::Jsonb;
-use crate::pg::spi::{Session, Statement};
+use crate::pg::spi::{Row, Session, Statement};
 use crate::pg::types::{
     BOOL, FLOAT8, INT4, INT4S, INT8, INT8S, JSONB, JSONBS, TEXT, TEXTS, TIME, TIMES, UUID, UUIDS,
 };
@@ -45,6 +45,24 @@ pub struct Policy {
     pub deadline: Option<Instant>,
 }
 
+/// The job that spawned another, and who owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parent {
+    pub id: Uuid,
+    /// None = the parent owns itself.
+    pub workflow: Option<i64>,
+}
+
+impl Parent {
+    /// From two columns of a row: parent, parent_workflow.
+    pub fn read(row: &Row, column: i32) -> Option<Self> {
+        row.opt(column).map(|id| Self {
+            id,
+            workflow: row.opt(column + 1),
+        })
+    }
+}
+
 /// A stand-alone job as it is enqueued.
 pub struct NewJob<'a> {
     pub organization: Option<&'a str>,
@@ -56,6 +74,8 @@ pub struct NewJob<'a> {
     pub trace_parent: Option<&'a str>,
     /// What a keyed enqueue asked for besides the payload.
     pub request: Option<Jsonb>,
+    /// The job that spawns it, and the depth of the new one: its owner's + 1.
+    pub parent: Option<(Parent, i32)>,
     pub now: Instant,
 }
 
@@ -71,14 +91,14 @@ pub fn insert(
     static INSERT: Statement = Statement::new(
         &[
             UUID, TEXT, TEXT, INT8, JSONB, INT4, INT8, FLOAT8, INT8, FLOAT8, BOOL, INT8, INT8, TIME, TEXT, JSONB, TEXT,
-            TIME, TIME,
+            TIME, TIME, INT4, UUID, INT8,
         ],
         "WITH record AS (
              INSERT INTO sayiir.job (job_id, organization_id, task, lane, payload, max_attempts, retry_initial_us,
                  retry_factor, retry_max_us, retry_jitter, hold, lease_us, timeout_us, deadline_at, idempotency_key,
-                 request, trace_parent, created_at, history_seq)
+                 request, trace_parent, created_at, history_seq, depth, parent, parent_workflow)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-                 nextval('sayiir.history_seq'))
+                 nextval('sayiir.history_seq'), $20, $21, $22)
              ON CONFLICT DO NOTHING
              RETURNING job_id, lane),
          ready AS (
@@ -112,6 +132,9 @@ pub fn insert(
             job.trace_parent,
             job.now,
             job.run_at,
+            job.parent.map_or(0, |(_, depth)| depth),
+            job.parent.map(|(parent, _)| parent.id),
+            job.parent.and_then(|(parent, _)| parent.workflow),
         ],
     );
     !inserted.is_empty()
@@ -213,6 +236,7 @@ pub struct Owned {
     pub workflow: Option<i64>,
     pub organization: Option<String>,
     pub step: Option<String>,
+    pub parent: Option<Parent>,
 }
 
 /// Reads who owns a job. It never changes, so no lock is needed.
@@ -220,12 +244,13 @@ pub fn owner(session: &Session, id: Uuid) -> Option<Owned> {
     // job_pkey
     static OWNER: Statement = Statement::new(
         &[UUID],
-        "SELECT workflow, organization_id, step FROM sayiir.job WHERE job_id = $1",
+        "SELECT workflow, organization_id, step, parent, parent_workflow FROM sayiir.job WHERE job_id = $1",
     );
     OWNER.run(session, args![id]).first().map(|row| Owned {
         workflow: row.opt(1),
         organization: row.opt(2),
         step: row.opt(3),
+        parent: Parent::read(&row, 4),
     })
 }
 
@@ -360,29 +385,6 @@ pub fn result(session: &Session, id: Uuid, scope: &Scope) -> Option<Option<Outco
                 error_message: row.opt(4),
             })
         })
-}
-
-/// Moves an ended job back to ready as a new run; its end becomes an attempt of the old run.
-pub fn requeue_ended(session: &Session, id: Uuid, now: Instant) -> Option<i32> {
-    // job_end_pkey, job_pkey
-    static REQUEUE: Statement = Statement::new(
-        &[UUID, TIME],
-        "WITH gone AS (DELETE FROM sayiir.job_end WHERE job_id = $1 AND state IN ('failed', 'cancelled') RETURNING *),
-         kept AS (
-             INSERT INTO sayiir.job_attempt (job_id, run_number, attempt, epoch, worker, kind, error_code, error_message,
-                 started_at, ended_at, retry_at, disposition, history_seq)
-             SELECT job_id, run_number, attempt, epoch, worker, 'requeued', error_code, error_message, started_at,
-                 ended_at, $2, state::text, nextval('sayiir.history_seq') FROM gone),
-         unsignalled AS (DELETE FROM sayiir.signal WHERE job_id = $1)
-         INSERT INTO sayiir.job_ready (job_id, lane, seq, run_number, attempt, epoch)
-         SELECT g.job_id, j.lane, nextval('sayiir.ready_seq'), g.run_number + 1, 0, g.epoch
-         FROM gone g JOIN sayiir.job j USING (job_id)
-         RETURNING run_number",
-    );
-    REQUEUE
-        .run(session, args![id, now])
-        .first()
-        .map(|row| row.get(1))
 }
 
 /// The job's task, for a wake-up.
@@ -571,30 +573,4 @@ pub fn cancel_unleased(
         );
     }
     ended
-}
-
-/// The run of a job that is held for a person.
-pub fn held_run(session: &Session, id: Uuid) -> Option<i32> {
-    // job_wait_pkey
-    static HELD: Statement = Statement::new(
-        &[UUID],
-        "SELECT run_number FROM sayiir.job_wait WHERE job_id = $1 AND reason = 'held'",
-    );
-    HELD.run(session, args![id]).first().map(|row| row.get(1))
-}
-
-/// Moves a held job back to ready as a new run.
-pub fn requeue_held(session: &Session, id: Uuid) -> Option<i32> {
-    // job_wait_pkey
-    static REQUEUE: Statement = Statement::new(
-        &[UUID],
-        "WITH gone AS (DELETE FROM sayiir.job_wait WHERE job_id = $1 AND reason = 'held' RETURNING *)
-         INSERT INTO sayiir.job_ready (job_id, workflow, lane, seq, run_number, attempt, epoch)
-         SELECT job_id, workflow, lane, nextval('sayiir.ready_seq'), run_number + 1, 0, epoch FROM gone
-         RETURNING run_number",
-    );
-    REQUEUE
-        .run(session, args![id])
-        .first()
-        .map(|row| row.get(1))
 }

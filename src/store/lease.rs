@@ -47,18 +47,19 @@ pub struct Lease {
     pub n: usize,
     pub id: Uuid,
     pub workflow: Option<i64>,
+    pub parent: Option<super::job::Parent>,
 }
 
 thread_local! {
-    /// The owners of jobs that this backend has claimed, until it ends them: they never change, so the transition that follows need
-    /// not read them.
+    /// The owners of jobs without a parent that this backend has claimed, until it ends them: they never change, so the transition that
+    /// follows need not read them.
     static OWNERS: RefCell<HashMap<Uuid, Option<i64>>> = RefCell::new(HashMap::new());
 }
 
 /// Most owners that one backend remembers.
 const MAX_OWNERS: usize = 4096;
 
-/// Remembers the owner of a job that this backend leases.
+/// Remembers the owner of a job that this backend leases and that nobody spawned.
 pub fn remember_owner(id: Uuid, workflow: Option<i64>) {
     OWNERS.with_borrow_mut(|owners| {
         if owners.len() >= MAX_OWNERS {
@@ -79,6 +80,7 @@ fn remembered(ids: &[Uuid]) -> Option<Vec<Lease>> {
                     n,
                     id: *id,
                     workflow: *workflow,
+                    parent: None,
                 })
             })
             .collect::<Option<Vec<Lease>>>()?;
@@ -92,16 +94,19 @@ fn remembered(ids: &[Uuid]) -> Option<Vec<Lease>> {
 /// The leases of (job, epoch) pairs that exist now, no lock; those of remembered jobs unseen: whoever takes them looks for the epoch
 /// again anyway.
 pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
-    // job_lease_pkey
+    // job_lease_pkey, job_pkey. Only stand-alone jobs have parents.
     static FIND_ONE: Statement = Statement::new(
         &[UUID, INT8],
-        "SELECT workflow FROM sayiir.job_lease WHERE job_id = $1 AND epoch = $2",
+        "SELECT l.workflow, j.parent, j.parent_workflow FROM sayiir.job_lease l
+         LEFT JOIN sayiir.job j ON j.job_id = CASE WHEN l.workflow IS NULL THEN l.job_id END
+         WHERE l.job_id = $1 AND l.epoch = $2",
     );
     static FIND: Statement = Statement::new(
         &[UUIDS, INT8S],
-        "SELECT i.n - 1, l.job_id, l.workflow
+        "SELECT i.n - 1, l.job_id, l.workflow, j.parent, j.parent_workflow
          FROM ROWS FROM (unnest($1), unnest($2)) WITH ORDINALITY AS i (job_id, epoch, n)
-         JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch",
+         JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
+         LEFT JOIN sayiir.job j ON j.job_id = CASE WHEN l.workflow IS NULL THEN l.job_id END",
     );
     if let Some(leases) = remembered(&ids) {
         return leases;
@@ -114,6 +119,7 @@ pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
                 n: 0,
                 id: *id,
                 workflow: row.opt(1),
+                parent: super::job::Parent::read(&row, 2),
             })
             .collect();
     }
@@ -123,6 +129,7 @@ pub fn find(session: &Session, ids: Vec<Uuid>, epochs: Vec<i64>) -> Vec<Lease> {
             n: row.get::<i64>(1) as usize,
             id: row.get(2),
             workflow: row.opt(3),
+            parent: super::job::Parent::read(&row, 4),
         })
         .collect()
 }
@@ -389,8 +396,8 @@ pub fn leased(session: &Session, id: Uuid) -> bool {
     !LEASED.run(session, args![id]).is_empty()
 }
 
-/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested) of those that are
-/// not lost.
+/// Heartbeats of a batch, `ids` in ascending order: (job, its owner's status, whether a cancel was requested, whether what it has
+/// reported so far is possible) of those that are not lost.
 pub fn heartbeat(
     session: &Session,
     ids: Vec<Uuid>,
@@ -398,15 +405,16 @@ pub fn heartbeat(
     lease_us: Option<i64>,
     progress: (Option<i64>, Option<i64>, Option<&str>),
     now: Instant,
-) -> Vec<(Uuid, Option<String>, bool)> {
+) -> Vec<(Uuid, Option<String>, bool, bool)> {
     // job_lease_pkey, workflow_pkey, signal_pkey. No indexed column changes, so the update stays HOT.
+    // NO KEY: a checkpoint, which holds the lease against its end, is not waited for.
     // Rows are locked in the order of `ids`. An ORDER BY here would be answered by walking all of job_lease_pkey.
     static HEARTBEAT: Statement = Statement::new(
         &[UUIDS, INT8S, INT8, INT8, INT8, TEXT, TIME],
         "WITH locked AS MATERIALIZED (
              SELECT l.job_id FROM ROWS FROM (unnest($1), unnest($2)) AS i (job_id, epoch)
              JOIN sayiir.job_lease l ON l.job_id = i.job_id AND l.epoch = i.epoch
-             FOR UPDATE OF l)
+             FOR NO KEY UPDATE OF l)
          UPDATE sayiir.job_lease l
          SET expires_at = least($7 + coalesce($3, l.lease_us) * interval '1 microsecond', l.deadline_at),
              progress_done = coalesce($4, l.progress_done), progress_total = coalesce($5, l.progress_total),
@@ -414,7 +422,8 @@ pub fn heartbeat(
          FROM locked k
          WHERE l.job_id = k.job_id
          RETURNING l.job_id, (SELECT w.status::text FROM sayiir.workflow w WHERE w.id = l.workflow),
-             EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel')",
+             EXISTS (SELECT FROM sayiir.signal s WHERE s.job_id = l.job_id AND s.kind = 'cancel'),
+             coalesce(l.progress_done <= l.progress_total, true)",
     );
     let (done, total, stage) = progress;
     HEARTBEAT
@@ -423,7 +432,7 @@ pub fn heartbeat(
             args![ids, epochs, lease_us, done, total, stage, now],
         )
         .iter()
-        .map(|row| (row.get(1), row.opt(2), row.get(3)))
+        .map(|row| (row.get(1), row.opt(2), row.get(3), row.get(4)))
         .collect()
 }
 

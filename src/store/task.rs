@@ -181,3 +181,73 @@ pub fn info(
         .map(|row| row.keep(session))
         .collect()
 }
+
+/// Locks every task of an organization in order of task.
+pub fn lock_all(session: &Session, organization: Option<&str>) {
+    // The sort is over the tasks of one organization.
+    static LOCK: Statement = Statement::new(
+        &[TEXT],
+        "SELECT FROM sayiir.task WHERE organization_id IS NOT DISTINCT FROM $1 ORDER BY task FOR NO KEY UPDATE",
+    );
+    LOCK.run(session, args![organization]);
+}
+
+/// Sets a task to what the definition says and nothing else, but for `enabled`, where None keeps it. Answers created, updated or
+/// unchanged.
+pub fn replace(session: &Session, new: &Definition) -> &'static str {
+    // task_task_organization_id_key
+    static REPLACE: Statement = Statement::new(
+        &[TEXT, TEXT, INT4, INT8, INT8, INT4, JSONB, BOOL, JSONB],
+        "INSERT INTO sayiir.task AS t (organization_id, task, max_attempts, timeout_us, lease_us, priority, retry, enabled, options)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, coalesce($8, true), coalesce($9, '{}'))
+         ON CONFLICT (task, organization_id) DO UPDATE
+         SET max_attempts = $3, timeout_us = $4, lease_us = $5, priority = $6, retry = $7,
+             enabled = coalesce($8, t.enabled), options = coalesce($9, '{}'), updated_at = clock_timestamp()
+         WHERE (t.max_attempts, t.timeout_us, t.lease_us, t.priority, t.retry, t.enabled, t.options)
+             IS DISTINCT FROM ($3, $4, $5, $6, $7, coalesce($8, t.enabled), coalesce($9, '{}'))
+         RETURNING t.xmax = 0",
+    );
+    let rows = REPLACE.run(
+        session,
+        args![
+            new.organization,
+            new.task,
+            new.max_attempts,
+            new.timeout_us,
+            new.lease_us,
+            new.priority,
+            new.retry,
+            new.enabled,
+            new.options
+        ],
+    );
+    let disposition = match rows.first().map(|row| row.get::<bool>(1)) {
+        None => return "unchanged",
+        Some(true) => "created",
+        Some(false) => "updated",
+    };
+    super::cache::changed(c"task");
+    disposition
+}
+
+/// Disables the enabled tasks of an organization that are not among `names`; answers which. Their rows are locked.
+pub fn disable_others(
+    session: &Session,
+    organization: Option<&str>,
+    names: Vec<String>,
+) -> Vec<String> {
+    static DISABLE: Statement = Statement::new(
+        &[TEXT, TEXTS],
+        "UPDATE sayiir.task SET enabled = false, updated_at = clock_timestamp()
+         WHERE organization_id IS NOT DISTINCT FROM $1 AND task <> ALL ($2) AND enabled RETURNING task",
+    );
+    let disabled: Vec<String> = DISABLE
+        .run(session, args![organization, names])
+        .iter()
+        .map(|row| row.get(1))
+        .collect();
+    if !disabled.is_empty() {
+        super::cache::changed(c"task");
+    }
+    disabled
+}

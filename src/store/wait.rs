@@ -47,18 +47,19 @@ pub fn promote(session: &Session, ids: Vec<Uuid>, now: Instant) -> (i64, Vec<Str
         })
 }
 
-/// Waits that are due and need their owner locked: delays, event timeouts, rows that a claim parked. Answers (job, workflow).
-pub fn due_of_owners(session: &Session, now: Instant, max_rows: i32) -> Vec<(Uuid, i64)> {
+/// Waits that are due and need their owner locked: delays, timeouts of events and children, rows that a claim parked. Answers (job,
+/// workflow); None = the job owns itself.
+pub fn due_of_owners(session: &Session, now: Instant, max_rows: i32) -> Vec<(Uuid, Option<i64>)> {
     // job_wait_due
     static DUE: Statement = Statement::new(
         &[TIME, INT4],
         "SELECT job_id, workflow FROM sayiir.job_wait
-         WHERE due <= $1 AND due IS NOT NULL AND reason IN ('delay', 'event', 'owner') AND workflow IS NOT NULL
+         WHERE due <= $1 AND due IS NOT NULL AND reason IN ('delay', 'event', 'child', 'owner')
          ORDER BY due, job_id LIMIT $2",
     );
     DUE.run(session, args![now, max_rows])
         .iter()
-        .map(|row| (row.get(1), row.get(2)))
+        .map(|row| (row.get(1), row.opt(2)))
         .collect()
 }
 
@@ -82,9 +83,9 @@ pub fn postpone(session: &Session, id: Uuid, at: Instant) {
     POSTPONE.run(session, args![id, at]);
 }
 
-/// When the next timer, lease check (of a job or an effect) or workflow deadline is due.
+/// When the next timer, lease check (of a job or an effect), workflow deadline or schedule is due.
 pub fn next_due(session: &Session) -> Option<Instant> {
-    // job_wait_due, job_lease_check, effect_check_at, workflow_deadline: the first entry of each
+    // job_wait_due, job_lease_check, effect_check_at, workflow_deadline, schedule_due: the first entry of each
     static NEXT: Statement = Statement::new(
         &[],
         "SELECT least(
@@ -92,7 +93,8 @@ pub fn next_due(session: &Session) -> Option<Instant> {
              (SELECT check_at FROM sayiir.job_lease ORDER BY check_at LIMIT 1),
              (SELECT check_at FROM sayiir.effect WHERE check_at IS NOT NULL ORDER BY check_at LIMIT 1),
              (SELECT deadline_at FROM sayiir.workflow
-              WHERE deadline_at IS NOT NULL AND finished_at IS NULL ORDER BY deadline_at LIMIT 1))",
+              WHERE deadline_at IS NOT NULL AND finished_at IS NULL ORDER BY deadline_at LIMIT 1),
+             (SELECT due FROM sayiir.schedule WHERE due IS NOT NULL ORDER BY due, id LIMIT 1))",
     );
     NEXT.run(session, &[]).first().and_then(|row| row.opt(1))
 }

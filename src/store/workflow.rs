@@ -471,7 +471,9 @@ pub fn delete(session: &Session, id: i64) {
         "WITH job AS (DELETE FROM sayiir.job WHERE workflow = $1 RETURNING job_id),
          ended AS (DELETE FROM sayiir.job_end h USING job WHERE h.job_id = job.job_id),
          attempt AS (DELETE FROM sayiir.job_attempt h USING job WHERE h.job_id = job.job_id),
-         signal AS (DELETE FROM sayiir.signal h USING job WHERE h.job_id = job.job_id)
+         signal AS (DELETE FROM sayiir.signal h USING job WHERE h.job_id = job.job_id),
+         checkpoint AS (DELETE FROM sayiir.checkpoint h USING job WHERE h.job_id = job.job_id),
+         log AS (DELETE FROM sayiir.job_log_entry h USING job WHERE h.job_id = job.job_id)
          SELECT",
     );
     static REST: Statement = Statement::new(

@@ -5,4 +5,6 @@ mod fuzz;
 mod host;
 mod problems;
 mod release;
+mod schedule;
+mod schedule_series;
 mod template;

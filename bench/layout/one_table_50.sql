@@ -1,0 +1,9 @@
+WITH picked AS (
+    SELECT job_id FROM one_table.job WHERE status = 'ready' AND lane = 1 ORDER BY lane, seq LIMIT 50 FOR UPDATE SKIP LOCKED),
+job AS (
+    UPDATE one_table.job j SET status = 'leased', worker = 'worker', epoch = epoch + 1, attempt = attempt + 1,
+        started_at = clock_timestamp(), expires_at = clock_timestamp() + '60 s'
+    FROM picked p WHERE j.job_id = p.job_id RETURNING j.job_id, j.epoch, j.payload)
+SELECT array_agg(job_id)::text AS ids, jsonb_agg(payload)::text AS payloads FROM job \gset
+UPDATE one_table.job SET status = 'succeeded', output = '{"done": true}', ended_at = clock_timestamp(), expires_at = NULL
+WHERE job_id = ANY (:ids) AND status = 'leased';
