@@ -295,12 +295,12 @@ COMMENT ON FUNCTION sayiir.workflow_lock(text[], text) IS 'Locks several workflo
 CREATE FUNCTION sayiir.tick(max_rows int DEFAULT 1000) RETURNS SETOF sayiir.sweep
 AS 'MODULE_PATHNAME', 'tick_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases, cancels that met a busy job, workflow deadlines, schedules, now and then retention; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
+COMMENT ON FUNCTION sayiir.tick(int) IS 'Runs every sweep once: due timers, expired leases of jobs and effects, cancels that met a busy job, workflow deadlines, schedules, now and then retention; at most max_rows (1-10,000) of each. For any scheduler where the background worker does not run.';
 
 CREATE FUNCTION sayiir.next_due() RETURNS timestamptz
 AS 'MODULE_PATHNAME', 'next_due_wrapper'
 LANGUAGE c VOLATILE PARALLEL UNSAFE @HOT@;
-COMMENT ON FUNCTION sayiir.next_due() IS 'When the next timer, lease check, workflow deadline or schedule is due; NULL = nothing waits for a time.';
+COMMENT ON FUNCTION sayiir.next_due() IS 'When the next timer, lease check (of a job or an effect), workflow deadline or schedule is due; NULL = nothing waits for a time.';
 
 CREATE FUNCTION sayiir.scope_sees(organization_id text, asked text DEFAULT NULL) RETURNS boolean
 AS 'MODULE_PATHNAME', 'scope_sees_wrapper'
