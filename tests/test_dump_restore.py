@@ -57,11 +57,11 @@ def fill(conn):
     call(conn, "job_cancel", asked_to_stop.job_id)
     call(conn, "job_checkpoint", asked_to_stop.job_id, asked_to_stop.epoch, "half", Jsonb(1))
     call(conn, "job_log", asked_to_stop.job_id, asked_to_stop.epoch, "info", "half done")
+    effect = one(conn, "effect_begin", "pay", "order-1", "irreversible_write", "w", "1 hour", Jsonb({"amount": 1}))
+    one(conn, "effect_append_observation", uuid.uuid4(), effect.id, Jsonb({"outcome": "failed"}))
     conn.execute("INSERT INTO sayiir.role_scope VALUES ('nobody', 'acme')")
     one(conn, "schedule_define", "yearly", "0 0 1 1 *", task="kept", timezone="Europe/Berlin")
     one(conn, "schedule_run", "yearly")
-    effect = one(conn, "effect_begin", "pay", "order-1", "irreversible_write", "worker")
-    call(conn, "effect_append_observation", str(uuid.uuid4()), effect.id, Jsonb({"seen": "charged"}))
     return SimpleNamespace(
         flow=flow,
         joined=joined,
