@@ -8,6 +8,7 @@ mod adopt;
 mod arguments;
 mod durable;
 mod effect;
+mod effect_raw;
 mod event;
 mod job;
 mod remedy;
