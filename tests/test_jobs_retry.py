@@ -29,6 +29,7 @@ from jobs import (  # noqa: F401
     refused,
     value,
 )
+from support import wait_until
 
 pytestmark = pytest.mark.usefixtures("no_worker")
 
@@ -389,3 +390,12 @@ def test_a_completion_of_a_broken_row_fails_alone(conn, broken):
 
 def test_nothing_was_lost(conn):
     assert_sound(conn)
+
+
+def test_a_job_past_its_deadline_is_not_handed_out(conn):
+    job_id = enqueue(conn, "late", options={"deadline": "1 ms"})
+    wait_until(lambda: value(conn, "SELECT deadline_at < clock_timestamp() FROM sayiir.job WHERE job_id = %s", job_id))
+    assert call(conn, "job_claim", "me", ["late"]) == []
+    wait_until(lambda: call(conn, "tick") and get(conn, job_id).status == "failed")
+    job = get(conn, job_id)
+    assert (job.error_code, job.error_message) == ("job.timeout", "the deadline of all attempts has passed")

@@ -45,7 +45,9 @@ pub fn reap(session: &Session, due: &[(Uuid, Option<i64>)]) -> Result<Vec<(Uuid,
                     "job.lease_expired"
                 }
                 .to_owned(),
-                error_message: Some(if timed_out {
+                error_message: Some(if lease.job_deadline.is_some_and(|at| at <= now) {
+                    "the deadline of all attempts has passed".to_owned()
+                } else if timed_out {
                     format!("attempt {} ran longer than its timeout", lease.attempt)
                 } else {
                     format!("worker {} was silent longer than its lease", lease.worker)

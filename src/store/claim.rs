@@ -11,7 +11,8 @@ use crate::pg::types::{BOOL, INT4, INT8, INT8S, TEXT, TIME, UUID};
 
 /// A ready row that a claim took.
 pub struct Claimed {
-    /// None = its workflow is not running: it was parked instead of leased.
+    /// None = its workflow is not running: it was parked instead of leased; or its deadline has passed: the lease that it got has expired
+    /// already, and the reaper ends it.
     pub job: Option<Line>,
     pub lane: i64,
     pub seq: i64,
@@ -196,7 +197,9 @@ fn claim_one(session: &Session, lanes: Vec<i64>, lows: Vec<i64>, terms: Terms) -
     }
     Some(Claimed {
         check_at: job.map_or(terms.now, |job| job.get(15)),
-        job: job.map(|job| job.keep_columns(CLAIMED_COLUMNS)),
+        job: job
+            .filter(|job| job.get::<Instant>(15) > terms.now)
+            .map(|job| job.keep_columns(CLAIMED_COLUMNS)),
         lane,
         seq,
     })
@@ -296,7 +299,8 @@ fn claim_batch(
                 });
             }
             Claimed {
-                job: may_run.then(|| row.keep_columns(CLAIMED_COLUMNS)),
+                job: (may_run && row.get::<Instant>(15) > now)
+                    .then(|| row.keep_columns(CLAIMED_COLUMNS)),
                 lane,
                 seq: row.get(22),
                 check_at: if may_run { row.get(15) } else { now },
