@@ -201,7 +201,7 @@ def test_pause_and_resume(conn):
         task("leased"),
         event("e"),
         task("after", "e"),
-        delay("d", delay="50 ms"),
+        delay("d", delay="2 s"),
         task("late", "d"),
     ]
     flow = Flow(conn, *steps)
