@@ -200,7 +200,7 @@ def snapshot(server, conn, scale):
         for name, script in scripts.items():
 
             def churn(kind, holding):
-                fill(conn, 10_000 * seconds)
+                fill(conn, 20_000 * seconds)
                 with holding:
                     result.add(
                         f"{name}: {kind}",
