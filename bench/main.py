@@ -53,7 +53,7 @@ def main():
     parser.add_argument(
         "--parts", default="", help="of layout only, with commas: clean, large, foreign, lanes, snapshot"
     )
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     full = given.length == "full"
     scale = Scale(
         full=full, rounds=given.rounds or (5 if full else 2), parts=tuple(filter(None, given.parts.split(",")))
